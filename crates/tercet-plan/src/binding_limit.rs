@@ -16,12 +16,9 @@
 
 mod demand;
 mod partial;
-mod parts;
+pub(crate) mod parts;
 mod place;
-mod range;
-#[cfg(test)]
-mod tests;
-
+pub(crate) mod range;
 use std::collections::HashMap;
 
 use tercet_ir::layout::is_view;
@@ -42,7 +39,7 @@ use crate::caps::DeviceCaps;
 ///
 /// # Errors
 /// [`CompileError::Rewrite`] if an operator rejects a partition; this does not occur.
-pub(crate) fn split(graph: &Graph, caps: &DeviceCaps) -> Result<Option<Graph>, CompileError> {
+pub fn split(graph: &Graph, caps: &DeviceCaps) -> Result<Option<Graph>, CompileError> {
     let is_over = |node: &Node| {
         let in_memory = !is_view(node.op.kind());
         leaf_parts(node, caps).is_some()
@@ -90,13 +87,13 @@ pub(crate) fn split(graph: &Graph, caps: &DeviceCaps) -> Result<Option<Graph>, C
 }
 
 /// Size of a region in bytes.
-fn bytes_of(dtype: DType, region: &IndexRegion) -> u64 {
+pub fn bytes_of(dtype: DType, region: &IndexRegion) -> u64 {
     let bytes = numel(region).and_then(|n| n.checked_mul(dtype.size_bytes()));
     bytes.map_or(u64::MAX, |n| n as u64)
 }
 
 /// True if the size of a value of this type is known and exceeds the binding limit.
-fn over(ty: &Type, caps: &DeviceCaps) -> bool {
+pub fn over(ty: &Type, caps: &DeviceCaps) -> bool {
     let sizes = ty.shape.as_known();
     sizes.is_some_and(|sizes| bytes_of(ty.dtype, &full(&sizes)) > caps.max_binding_bytes)
 }

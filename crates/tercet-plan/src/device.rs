@@ -220,7 +220,8 @@ impl DeviceModel {
 
     /// Number of workgroups that run concurrently on one compute unit if each uses `shared_bytes`
     /// of shared memory.
-    pub(crate) fn resident_workgroups(&self, shared_bytes: u32) -> u32 {
+    #[doc(hidden)]
+    pub fn resident_workgroups(&self, shared_bytes: u32) -> u32 {
         (self.unit_shared_bytes / shared_bytes.max(1)).max(1)
     }
 
@@ -232,7 +233,8 @@ impl DeviceModel {
     /// that is too large is halved along both axes until it fits. Subgroup tiles of half the size
     /// reuse each loaded element half as often, so their rate is halved. Unchanged configurations
     /// of the table come first, halved ones last.
-    pub(crate) fn divisions(
+    #[doc(hidden)]
+    pub fn divisions(
         &self,
         fragment: [u32; 3],
         subgroup: u32,
@@ -265,6 +267,3 @@ impl DeviceModel {
         all
     }
 }
-
-#[cfg(test)]
-mod tests;

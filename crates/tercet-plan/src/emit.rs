@@ -20,7 +20,7 @@ mod blocks;
 mod checks;
 mod cursor;
 mod dependent_launch;
-mod dequant_schedule;
+pub(crate) mod dequant_schedule;
 mod dispatch;
 mod draft;
 mod panels;

@@ -97,32 +97,3 @@ impl FragmentLayoutProbe {
             .is_ok_and(|got| got.iter().copied().eq(wanted))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn elements_in_other_places_are_found() {
-        let lanes = FragmentLayoutProbe::new().unwrap();
-        let product = |swap: bool| {
-            let mut rows = lanes.rows.clone();
-            if swap {
-                rows.swap(0, 8);
-            }
-            let sums: Vec<f32> = (0..ROWS * COLUMNS)
-                .map(|at| {
-                    let (row, column) = (at / COLUMNS * LEN, at % COLUMNS * LEN);
-                    let terms =
-                        (0..LEN).map(|k| rows[row + k] * lanes.columns[column + k].to_f32());
-                    terms.sum()
-                })
-                .collect();
-            [tensor([ROWS, COLUMNS], &sums)]
-        };
-        assert!(lanes.are_right(&product(false)));
-        assert!(!lanes.are_right(&product(true)));
-        assert!(!lanes.are_right(&[]));
-        assert!(super::lanes(&DeviceCaps::browser()).unwrap().is_none());
-    }
-}

@@ -14,7 +14,7 @@ use tercet_ir::scalar::ScalarOp;
 use tercet_ir::{CompileError, DType, Graph, Node, NodeId, Tensor, Value};
 use tercet_program::device_dtype;
 
-pub(crate) use overflow::is_overflow_check;
+pub use overflow::is_overflow_check;
 
 /// The graph with I64 replaced by I32, with checks of results that may be outside the I32 range.
 ///

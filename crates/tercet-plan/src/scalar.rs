@@ -27,11 +27,11 @@ macro_rules! pieces {
         /// A WGSL fragment: a library file with a group of scalar functions. The fragments that a
         /// fragment calls precede it in this list.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub(crate) enum WgslHelper { $($(#[$doc])* $Name),* }
+        pub enum WgslHelper { $($(#[$doc])* $Name),* }
 
         impl WgslHelper {
             /// All fragments, each after those that it calls.
-            pub(crate) const ALL: &'static [WgslHelper] = &[$(WgslHelper::$Name),*];
+            pub const ALL: &'static [WgslHelper] = &[$(WgslHelper::$Name),*];
 
             /// WGSL source of the fragment.
             pub(crate) const fn text(self) -> &'static str {
@@ -39,7 +39,7 @@ macro_rules! pieces {
             }
 
             /// The fragments whose functions this fragment calls, except the prelude.
-            const fn needs(self) -> &'static [WgslHelper] {
+            pub const fn needs(self) -> &'static [WgslHelper] {
                 match self { $(WgslHelper::$Name => &[$(WgslHelper::$need),*]),* }
             }
         }
@@ -106,7 +106,7 @@ pieces! {
 
 impl WgslHelper {
     /// The fragment that defines a function.
-    pub(crate) fn with_function(name: &str) -> Option<WgslHelper> {
+    pub fn with_function(name: &str) -> Option<WgslHelper> {
         static ALL: LazyLock<HashMap<&'static str, WgslHelper>> = LazyLock::new(|| {
             let of = |helper: &WgslHelper| {
                 let lines = helper.text().lines();
@@ -133,44 +133,11 @@ pub(crate) fn closure(pieces: &[WgslHelper]) -> Vec<WgslHelper> {
 }
 
 /// WGSL source of the prelude and of the fragments with all dependencies.
-pub(crate) fn text(pieces: &[WgslHelper]) -> String {
+pub fn text(pieces: &[WgslHelper]) -> String {
     let mut text = PRELUDE.to_string();
     for piece in closure(pieces) {
         text += "\n";
         text += piece.text();
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use tercet_ir::scalar::UnaryFn;
-
-    use super::*;
-
-    #[test]
-    fn a_fragment_has_each_function_of_floats() {
-        for f in UnaryFn::ALL.iter().filter(|f| **f != UnaryFn::Not) {
-            let name = format!("f_{}", f.name());
-            assert!(WgslHelper::with_function(&name).is_some(), "{name}");
-        }
-    }
-
-    #[test]
-    fn every_piece_is_valid_with_what_it_needs_alone() {
-        for &piece in WgslHelper::ALL {
-            assert!(piece.needs().iter().all(|n| *n < piece), "{piece:?}");
-            let text = text(&[piece]);
-            let module = naga::front::wgsl::parse_str(&text)
-                .unwrap_or_else(|e| panic!("{piece:?}: {}", e.emit_to_string(&text)));
-            naga::valid::Validator::new(
-                naga::valid::ValidationFlags::all(),
-                // `unpack2x16float` is core WGSL, but naga requires a flag for it, because OpenGL
-                // may lack it.
-                naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32,
-            )
-            .validate(&module)
-            .unwrap_or_else(|e| panic!("{piece:?}: {}", e.emit_to_string(&text)));
-        }
-    }
 }

@@ -15,7 +15,7 @@ use std::ops::Range;
 use tercet_ir::layout::{LiveRange, place};
 use tercet_ir::{Bindings, CompileError, NodeId, Signature, Symbol};
 
-mod batch;
+pub(crate) mod batch;
 mod groups;
 
 use self::groups::{GroupedSteps, group};

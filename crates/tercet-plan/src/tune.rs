@@ -10,7 +10,7 @@
 //! Next: `tune/task.rs` and `tune/scan.rs` for the problems.
 
 mod scan;
-mod task;
+pub(crate) mod task;
 mod trial;
 
 use std::sync::atomic::{AtomicUsize, Ordering};

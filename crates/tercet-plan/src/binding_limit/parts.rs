@@ -76,7 +76,7 @@ fn aligned(
 
 /// Leaves and results of a legal graph that kernels bind only in partitions.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PartitionedValues {
+pub struct PartitionedValues {
     /// For each partitioned leaf: the slices that read it, by the linear index of their first
     /// element.
     leaves: HashMap<NodeId, HashMap<usize, NodeId>>,
@@ -87,7 +87,7 @@ pub(crate) struct PartitionedValues {
 
 impl PartitionedValues {
     /// Finds the partitioned leaves and results of a graph.
-    pub(crate) fn new(graph: &Graph, caps: &DeviceCaps) -> PartitionedValues {
+    pub fn new(graph: &Graph, caps: &DeviceCaps) -> PartitionedValues {
         let mut found = PartitionedValues::default();
         let is_over = |node: &Node| node.outputs.iter().any(|t| over(t, caps));
         let cut: HashMap<NodeId, Vec<IndexRegion>> = graph
@@ -130,7 +130,7 @@ impl PartitionedValues {
     }
 
     /// True if kernels bind this leaf only in partitions.
-    pub(crate) fn has_leaf(&self, leaf: NodeId) -> bool {
+    pub fn has_leaf(&self, leaf: NodeId) -> bool {
         self.leaves.contains_key(&leaf)
     }
 
@@ -149,7 +149,7 @@ impl PartitionedValues {
 
     /// True for a concatenation that needs no kernel, because its operands are computed directly in
     /// its memory.
-    pub(crate) fn is_elided_concat(&self, node: NodeId) -> bool {
+    pub fn is_elided_concat(&self, node: NodeId) -> bool {
         self.output_concats.contains(&node)
     }
 

@@ -3,18 +3,18 @@
 use std::ops::Range;
 
 /// A region of a tensor: one index range per axis.
-pub(super) type IndexRegion = Vec<Range<usize>>;
+pub type IndexRegion = Vec<Range<usize>>;
 
 /// Maximum number of partitions per tensor; a tensor that would need more is not partitioned.
 const MAX_PARTS: usize = 4096;
 
 /// The region of a whole tensor.
-pub(super) fn full(sizes: &[usize]) -> IndexRegion {
+pub fn full(sizes: &[usize]) -> IndexRegion {
     sizes.iter().map(|n| 0..*n).collect()
 }
 
 /// Number of elements of a region; `None` if the number overflows `usize`.
-pub(super) fn numel(region: &[Range<usize>]) -> Option<usize> {
+pub fn numel(region: &[Range<usize>]) -> Option<usize> {
     let mut lens = region.iter().map(Range::len);
     lens.try_fold(1usize, usize::checked_mul)
 }
@@ -35,7 +35,7 @@ pub(super) fn within(region: &[Range<usize>], around: &[Range<usize>]) -> IndexR
 }
 
 /// Linear index of the first element of the region, in row-major order of a tensor of these sizes.
-pub(super) fn first_of(sizes: &[usize], region: &[Range<usize>]) -> usize {
+pub fn first_of(sizes: &[usize], region: &[Range<usize>]) -> usize {
     let mut at = 0;
     for (n, r) in sizes.iter().zip(region) {
         at = at * n + r.start;
@@ -45,7 +45,7 @@ pub(super) fn first_of(sizes: &[usize], region: &[Range<usize>]) -> usize {
 
 /// The region that consists of the elements with these consecutive linear indices; `None` if they
 /// do not form a region.
-pub(super) fn from_elements(sizes: &[usize], elements: Range<usize>) -> Option<IndexRegion> {
+pub fn from_elements(sizes: &[usize], elements: Range<usize>) -> Option<IndexRegion> {
     let mut inner = sizes.iter().product::<usize>();
     let mut region = IndexRegion::with_capacity(sizes.len());
     let mut at = elements;
@@ -67,27 +67,28 @@ pub(super) fn from_elements(sizes: &[usize], elements: Range<usize>) -> Option<I
 }
 
 /// Specification of how to partition a tensor: size limit, alignment and axes.
-pub(super) struct PartitionSpec<'a> {
+pub struct PartitionSpec<'a> {
     /// Number of leading axes that may be partitioned.
-    pub(super) axes: usize,
+    pub axes: usize,
     /// Whether a region is small enough to be a partition. If a region is small enough, every
     /// region inside it must be, too.
-    pub(super) is_small_enough: &'a dyn Fn(&IndexRegion) -> bool,
+    pub is_small_enough: &'a dyn Fn(&IndexRegion) -> bool,
     /// Size in bytes of a region in each memory layout that the tensor may have. In all of them,
     /// partitions start at multiples of `align_bytes`.
-    pub(super) bytes: &'a dyn Fn(&IndexRegion) -> Vec<u64>,
-    pub(super) align_bytes: u64,
+    pub bytes: &'a dyn Fn(&IndexRegion) -> Vec<u64>,
+    /// Alignment of partitions in bytes.
+    pub align_bytes: u64,
     /// Whether partitions may also start at unaligned offsets.
-    pub(super) any_offset: bool,
+    pub any_offset: bool,
     /// Preferred axis and number of indices per partition, used if such a partition is small
     /// enough, even if it starts at an unaligned offset.
-    pub(super) preferred_extent: Option<(usize, usize)>,
+    pub preferred_extent: Option<(usize, usize)>,
 }
 
 /// Splits a tensor into partitions, in row-major order. Each partition has a single index on the
 /// leading axes, a range on the next axis, and the full extent of the remaining axes. `None` if no
 /// partition is small enough.
-pub(super) fn cut(sizes: &[usize], cut: &PartitionSpec<'_>) -> Option<Vec<IndexRegion>> {
+pub fn cut(sizes: &[usize], cut: &PartitionSpec<'_>) -> Option<Vec<IndexRegion>> {
     if sizes.contains(&0) {
         return None;
     }
@@ -161,53 +162,4 @@ fn aligned_step(
     };
     let steps = (cut.bytes)(one).into_iter().map(step);
     usize::try_from(steps.max().unwrap_or(1)).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn elements_that_are_a_region_are_found() {
-        let sizes = [2, 3, 4];
-        assert_eq!(from_elements(&sizes, 0..24), Some(vec![0..2, 0..3, 0..4]));
-        assert_eq!(from_elements(&sizes, 12..24), Some(vec![1..2, 0..3, 0..4]));
-        assert_eq!(from_elements(&sizes, 16..24), Some(vec![1..2, 1..3, 0..4]));
-        assert_eq!(from_elements(&sizes, 17..19), Some(vec![1..2, 1..2, 1..3]));
-        assert_eq!(from_elements(&sizes, 8..16), None);
-        assert_eq!(from_elements(&sizes, 3..5), None);
-    }
-
-    #[test]
-    fn parts_cover_a_tensor_in_its_order() {
-        for (sizes, most, align) in [
-            (&[7, 3, 4][..], 30, 4),
-            (&[1, 9, 4], 20, 8),
-            (&[3, 2, 8], 8, 16),
-            (&[2, 64], 32, 64),
-        ] {
-            let fits = |r: &IndexRegion| numel(r).is_some_and(|n| n <= most);
-            let bytes = |r: &IndexRegion| vec![4 * numel(r).unwrap_or(0) as u64];
-            let parts = cut(
-                sizes,
-                &PartitionSpec {
-                    axes: sizes.len(),
-                    is_small_enough: &fits,
-                    bytes: &bytes,
-                    align_bytes: align,
-                    any_offset: false,
-                    preferred_extent: None,
-                },
-            );
-            let mut next = 0;
-            for part in parts.expect("it can be cut") {
-                assert!(fits(&part), "{part:?}");
-                let first = first_of(sizes, &part);
-                assert_eq!(first, next);
-                assert!((4 * first as u64).is_multiple_of(align), "{part:?}");
-                next += numel(&part).expect("it is small");
-            }
-            assert_eq!(next, sizes.iter().product::<usize>());
-        }
-    }
 }

@@ -126,9 +126,11 @@ pub(crate) struct TileRates {
 /// A tile shape, as the number of threads in each direction, with the relative rate of tiles of
 /// this shape.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct TileRate {
-    pub(crate) sides: [u32; 2],
-    pub(crate) rate: f64,
+pub struct TileRate {
+    /// Number of threads in each direction.
+    pub sides: [u32; 2],
+    /// Relative rate.
+    pub rate: f64,
 }
 
 /// Cost model of GEMV and skinny GEMM. Each factor is the kernel's time divided by the time of
@@ -274,12 +276,16 @@ pub(crate) struct ScanRates {
 /// A tile configuration of a matmul: the number of subgroups per tile, the size of a subgroup tile
 /// in elements, and the number of `k` elements per step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct TileConfig {
-    pub(crate) subgroups: [u32; 2],
-    pub(crate) subgroup_tile: [u32; 2],
-    pub(crate) depth: u32,
+pub struct TileConfig {
+    /// Number of subgroups per tile in each direction.
+    pub subgroups: [u32; 2],
+    /// Rows and columns of a subgroup tile in elements.
+    pub subgroup_tile: [u32; 2],
+    /// Number of `k` elements per step.
+    pub depth: u32,
     pub(crate) stages: u32,
-    pub(crate) rate: TileThroughput,
+    /// Rate of a compute unit with this tile configuration.
+    pub rate: TileThroughput,
 }
 
 impl TileConfig {
@@ -297,7 +303,7 @@ impl TileConfig {
     }
 
     /// True if both tile configurations have the same sizes; their rates may differ.
-    pub(super) fn is_same_division(&self, other: &TileConfig) -> bool {
+    pub fn is_same_division(&self, other: &TileConfig) -> bool {
         let of = |d: &TileConfig| (d.subgroups, d.subgroup_tile, d.depth, d.stages);
         of(self) == of(other)
     }
@@ -306,11 +312,11 @@ impl TileConfig {
 /// Rate of a compute unit that runs workgroups of a tile configuration, relative to the first
 /// configuration of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct TileThroughput {
+pub struct TileThroughput {
     /// Rate with one workgroup.
     pub(crate) single_workgroup: f64,
     /// Rate at full occupancy.
-    pub(crate) full: f64,
+    pub full: f64,
 }
 
 impl TileThroughput {

@@ -34,27 +34,27 @@ const LITTLE_BYTES: u64 = 64 << 20;
 
 /// A group of concurrent matmuls that read the same activation rows.
 #[derive(Clone, Copy, Debug)]
-struct SharedLhsGroup {
+pub struct SharedLhsGroup {
     /// Slot of the activation rows in their original layout, before a kernel copies them into the
     /// layout that the matmuls read.
-    rows: SlotId,
+    pub rows: SlotId,
     /// The slot that the matmuls wait for last: the activation rows in the layout that they read,
     /// or weights that are dequantized directly before.
-    last: SlotId,
+    pub last: SlotId,
     /// Total size in bytes of the dequantized weights of the group's matmuls.
-    bytes: u64,
+    pub bytes: u64,
     /// The slot that the dequantization of the group's weights waits for.
-    after: SlotId,
+    pub after: SlotId,
 }
 
 /// The matmuls lowered so far whose weights are dequantized in separate steps, from which overlaps
 /// are selected.
 #[derive(Debug, Default)]
-pub(crate) struct DequantSchedule {
+pub struct DequantSchedule {
     /// Matmul groups of the stage under construction, in order.
-    sets: Vec<SharedLhsGroup>,
+    pub sets: Vec<SharedLhsGroup>,
     /// Slots with dequantized weights.
-    slots: HashSet<SlotId>,
+    pub slots: HashSet<SlotId>,
 }
 
 impl DequantSchedule {
@@ -72,7 +72,7 @@ impl DequantSchedule {
     /// The slot that a dequantization must wait for to run concurrently with an earlier matmul
     /// group. `bytes` is the size of its dequantized weights, `most` the memory limit. `None` if no
     /// group stays within the limit.
-    fn overlap_slot(&self, bytes: u64, most: u64) -> Option<SlotId> {
+    pub fn overlap_slot(&self, bytes: u64, most: u64) -> Option<SlotId> {
         let mut at_once = bytes;
         let mut heaviest: Option<&SharedLhsGroup> = None;
         for set in self.sets.iter().rev().take(BACK) {
@@ -118,45 +118,5 @@ impl LoweringCtx<'_> {
             after,
         });
         after
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{DequantSchedule, SharedLhsGroup};
-    use tercet_program::SlotId;
-
-    /// Index of the earlier matmul group during which weights of `own` bytes are dequantized;
-    /// `bytes` gives the weight sizes of the earlier groups.
-    fn beside(bytes: &[u64], own: u64, most: u64) -> Option<u32> {
-        let sets = bytes.iter().enumerate().map(|(at, &bytes)| SharedLhsGroup {
-            rows: SlotId(at as u32),
-            last: SlotId(at as u32),
-            bytes,
-            after: SlotId(0),
-        });
-        let decoding = DequantSchedule {
-            sets: sets.collect(),
-            ..DequantSchedule::default()
-        };
-        decoding.overlap_slot(own, most).map(|slot| slot.0)
-    }
-
-    #[test]
-    fn weights_are_decoded_beside_the_heaviest_of_three_sets_that_memory_allows() {
-        let layer = [50, 34, 235, 117];
-        // The weights to dequantize are QKV of the next layer, then attention output, then gate and
-        // up.
-        assert_eq!(beside(&layer, 50, 1000), Some(2));
-        assert_eq!(beside(&[50, 34, 235, 117, 50], 34, 1000), Some(2));
-        assert_eq!(beside(&[50, 34, 235, 117, 50, 34], 235, 1000), Some(3));
-        assert_eq!(beside(&layer[..3], 117, 1000), Some(2));
-        // Of two groups with equal sizes, the later one is selected.
-        assert_eq!(beside(&[10, 10], 10, 1000), Some(1));
-        // The weights to dequantize, gate and up, and down take 402 bytes together; the weights to
-        // dequantize and down take 167.
-        assert_eq!(beside(&layer, 50, 401), Some(3));
-        assert_eq!(beside(&layer, 50, 166), None);
-        assert_eq!(beside(&[], 50, 1000), None);
     }
 }

@@ -25,8 +25,8 @@
 pub(crate) mod backward;
 pub(crate) mod backward_portable;
 pub(crate) mod backward_split_f16;
-mod coop;
-mod flash_decoding;
+pub(crate) mod coop;
+pub(crate) mod flash_decoding;
 mod fused_decode;
 mod kernels;
 mod pairs;
@@ -34,7 +34,7 @@ mod single_query;
 mod split_kv;
 mod variants;
 pub(super) use variants::families as variant_families;
-mod wgsl_matrices;
+pub(crate) mod wgsl_matrices;
 mod widened;
 
 use tercet_ir::layout::LayoutTerm;

@@ -11,7 +11,7 @@
 //! kernel converts between both spectra. STFT frames are read directly from the signal.
 
 mod symbolic;
-mod text;
+pub(crate) mod text;
 
 use tercet_ir::ops::{Fft, unit_root};
 use tercet_ir::{CompileError, DType, Dim, Graph, Node, Op, OpKind, Support, Tensor, TensorType};

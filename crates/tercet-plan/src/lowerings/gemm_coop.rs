@@ -6,7 +6,7 @@
 //!
 //! Next: `gemm_coop/tiling.rs` for tilings, `gemm_coop/choose.rs` for their selection.
 
-mod choose;
+pub(crate) mod choose;
 mod tiling;
 mod wgsl;
 
@@ -317,6 +317,3 @@ pub fn constants(tiling: &CoopGemmTiling, options: &CoopGemmOptions) -> Vec<u32>
         }
     }
 }
-
-#[cfg(test)]
-pub(in crate::lowerings) mod tests;

@@ -25,9 +25,9 @@ mod portable;
 mod prepack;
 pub(super) mod product;
 mod reduced_precision;
-mod skinny;
-mod skinny_prepacked_a;
-mod skinny_shared_mem;
+pub(crate) mod skinny;
+pub(crate) mod skinny_prepacked_a;
+pub(crate) mod skinny_shared_mem;
 mod split_f16;
 mod wgsl_matrices;
 

@@ -12,7 +12,7 @@ use crate::emit::{LoweringCtx, SlotView};
 use tercet_program::SymInt;
 
 /// Threads per workgroup of every row kernel.
-pub(crate) const WORKGROUP: u32 = 256;
+pub const WORKGROUP: u32 = 256;
 
 /// An operand viewed as rows.
 #[derive(Clone, Debug)]

@@ -21,10 +21,10 @@ use tercet_program::SlotId;
 use tercet_program::SymInt;
 use tercet_program::{ArgAccess, ParamBlock, TypedKernel};
 
-mod chunked;
+pub(crate) mod chunked;
 mod single_step;
 mod states;
-mod tile;
+pub(crate) mod tile;
 mod variants;
 pub(super) use variants::families as variant_families;
 

@@ -15,7 +15,7 @@ const LONGEST: usize = 8192;
 
 /// Size of the result tile that a workgroup computes, and its rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct WorkgroupTile {
+pub struct WorkgroupTile {
     pub(super) rows: u32,
     pub(super) columns: u32,
     pub(super) invocations: u32,
@@ -25,7 +25,7 @@ pub(super) struct WorkgroupTile {
 
 impl WorkgroupTile {
     /// The tile of a workgroup with these sides in threads; each thread computes 8 x 8 results.
-    pub(super) fn from_rate(measured: &TileRate) -> WorkgroupTile {
+    pub fn from_rate(measured: &TileRate) -> WorkgroupTile {
         let TileRate {
             sides: [down, across],
             rate,
@@ -50,9 +50,11 @@ impl WorkgroupTile {
 
 /// A tile size, the split-K factor, and the resulting load of the busiest compute unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct TileChoice {
-    pub(super) size: WorkgroupTile,
-    pub(super) parts: u32,
+pub struct TileChoice {
+    /// Size of a tile.
+    pub size: WorkgroupTile,
+    /// Split-K factor.
+    pub parts: u32,
     pub(super) time: f64,
 }
 
@@ -67,17 +69,21 @@ pub(super) enum LatencyClass {
 
 /// Input of the tile size selection: sizes of a matmul, and the device to run it on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TileProblem<'a> {
-    pub(super) rows: usize,
-    pub(super) columns: usize,
-    pub(super) k: usize,
+pub struct TileProblem<'a> {
+    /// Rows of the result.
+    pub rows: usize,
+    /// Columns of the result.
+    pub columns: usize,
+    /// Length of the reduction axis.
+    pub k: usize,
     /// Number of matmuls of this size (batch).
-    pub(super) products: usize,
-    pub(super) device: &'a DeviceModel,
+    pub products: usize,
+    /// Performance model of the device.
+    pub device: &'a DeviceModel,
     /// Number of threads that saturates a compute unit.
-    pub(super) saturating_threads: f64,
+    pub saturating_threads: f64,
     /// Maximum total size of split-K partial sums in bytes.
-    pub(super) max_bytes: u64,
+    pub max_bytes: u64,
 }
 
 /// Number of threads that saturates a compute unit of a device.
@@ -122,8 +128,8 @@ impl TileProblem<'_> {
     }
 
     /// The tile size and split-K factor with the smallest load of the busiest compute unit;
-    /// accumulation chains longer than [`LONGEST`] are excluded.
-    pub(super) fn best(&self, sizes: &[WorkgroupTile]) -> Option<TileChoice> {
+    /// accumulation chains longer than `LONGEST` are excluded.
+    pub fn best(&self, sizes: &[WorkgroupTile]) -> Option<TileChoice> {
         self.best_with_parts(sizes, &PARTS)
     }
 
@@ -148,70 +154,5 @@ impl TileProblem<'_> {
             })
         });
         all.min_by(|a, b| a.time.total_cmp(&b.time))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    use crate::caps::DeviceCaps;
-
-    fn sizes() -> [WorkgroupTile; 2] {
-        [([16, 16], 1.0), ([8, 8], 0.85)]
-            .map(|(sides, rate)| WorkgroupTile::from_rate(&TileRate { sides, rate }))
-    }
-
-    fn solve(rows: usize, columns: usize, k: usize) -> TileChoice {
-        let device = DeviceCaps::h200().device;
-        let problem = TileProblem {
-            rows,
-            columns,
-            k,
-            products: 1,
-            device: &device,
-            saturating_threads: 256.0,
-            max_bytes: 1 << 30,
-        };
-        problem.best(&sizes()).unwrap()
-    }
-
-    #[test]
-    fn few_tiles_are_summed_in_parts() {
-        let few = solve(128, 768, 3072);
-        assert!(few.parts > 1, "{few:?}");
-        let many = solve(4096, 4096, 4096);
-        assert_eq!((many.parts, many.size), (1, sizes()[0]));
-        let short = solve(128, 768, 64);
-        assert_eq!(short.parts, 1);
-    }
-
-    #[test]
-    fn long_chains_are_summed_in_parts() {
-        assert_eq!(solve(4096, 4096, 8192).parts, 1);
-        assert_eq!(solve(4096, 4096, 14336).parts, 2);
-        let many = solve(4096, 4096, 1 << 20);
-        assert_eq!(many.parts, 16, "the most there are");
-    }
-
-    #[test]
-    fn sums_of_parts_fit_where_they_may_lie() {
-        let device = DeviceCaps::h200().device;
-        let problem = TileProblem {
-            rows: 128,
-            columns: 768,
-            k: 3072,
-            products: 1,
-            device: &device,
-            saturating_threads: 256.0,
-            max_bytes: 2 * 4 * 128 * 768,
-        };
-        assert_eq!(problem.best(&sizes()).unwrap().parts, 2);
-        let nowhere = TileProblem {
-            k: 1 << 16,
-            max_bytes: 0,
-            ..problem
-        };
-        assert_eq!(nowhere.best(&sizes()).unwrap().parts, 1);
     }
 }

@@ -37,7 +37,7 @@ fn fits((least, most): IntRange) -> bool {
 }
 
 /// Whether a gather is an overflow check; its second operand is then the overflow value.
-pub(crate) fn is_overflow_check(graph: &Graph, node: &Node) -> bool {
+pub fn is_overflow_check(graph: &Graph, node: &Node) -> bool {
     let Some(Op::Const(table)) = node.inputs.first().map(|v| &graph.node(v.node).op) else {
         return false;
     };
@@ -632,6 +632,3 @@ fn scan_flag(
         ScanFn::Max | ScanFn::Min => Ok(None),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -173,14 +173,17 @@ fn batch(
 }
 
 /// An array that the kernel binds.
-struct BoundArray<'t> {
-    name: &'t str,
-    element: &'t str,
-    access: ArgAccess,
+pub struct BoundArray<'t> {
+    /// Name of the array.
+    pub name: &'t str,
+    /// Type of its elements.
+    pub element: &'t str,
+    /// How the kernel accesses it.
+    pub access: ArgAccess,
 }
 
 /// The source of a map for this number of parts; `None` if it has an unexpected form.
-fn batched_text(text: &str, count: usize) -> Option<String> {
+pub fn batched_text(text: &str, count: usize) -> Option<String> {
     let (params, rest) = text.split_once("struct Params { w: array<vec4<u32>, ")?;
     let (rows, rest) = rest.split_once("> }\n")?;
     let rows: usize = rows.parse().ok()?;
@@ -270,7 +273,7 @@ fn accessors(array: &BoundArray<'_>, count: usize, code: &str) -> String {
 
 /// Replaces accesses `x0[AT]` of an array by calls `x0_at(AT)`, and `y0[AT] = V;` by `y0_set(AT,
 /// V);`. Fields of structs, such as `raw.x0[1]`, do not change.
-fn with_calls(code: &str, array: &BoundArray<'_>) -> Option<String> {
+pub fn with_calls(code: &str, array: &BoundArray<'_>) -> Option<String> {
     let pattern = format!("{}[", array.name);
     let (mut done, mut rest) = (String::with_capacity(code.len()), code);
     while let Some(at) = rest.find(&pattern) {
@@ -319,7 +322,7 @@ fn enclosed(text: &str, end: char) -> Option<usize> {
 }
 
 /// Replaces parameter words `p.w[K]` by those of the part, `p.w[part * ROWS + K]`.
-fn with_parameters(code: &str, rows: usize) -> Option<String> {
+pub fn with_parameters(code: &str, rows: usize) -> Option<String> {
     let (mut done, mut rest) = (String::with_capacity(code.len()), code);
     while let Some((before, after)) = rest.split_once("p.w[") {
         let (at, after) = after.split_once(']')?;
@@ -328,33 +331,4 @@ fn with_parameters(code: &str, rows: usize) -> Option<String> {
         rest = after;
     }
     Some(done + rest)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn accesses_become_calls() {
-        let array = |name, access| BoundArray {
-            name,
-            element: "u32",
-            access,
-        };
-        let x = array("x0", ArgAccess::Read);
-        let code = "let a = x0[f(b[1]) / 2u] + raw.x0[1] + ax0[2] + x0[x0[3]];";
-        let expected = "let a = x0_at(f(b[1]) / 2u) + raw.x0[1] + ax0[2] + x0_at(x0_at(3));";
-        assert_eq!(with_calls(code, &x).as_deref(), Some(expected));
-        let y = array("y0", ArgAccess::Write);
-        let code = "if (c) { y0[v0] = out.y0; y1[v0] = y0[2]; }";
-        let expected = "if (c) { y0_set(v0, out.y0); y1[v0] = y0_at(2); }";
-        assert_eq!(with_calls(code, &y).as_deref(), Some(expected));
-        let parameters = with_parameters("p.w[0].x + p.w[12].w", 13);
-        assert_eq!(
-            parameters.as_deref(),
-            Some("p.w[part * 13u + 0u].x + p.w[part * 13u + 12u].w")
-        );
-        assert_eq!(with_calls("x0[1", &x), None);
-        assert!(batched_text("fn main() {}", 2).is_none());
-    }
 }

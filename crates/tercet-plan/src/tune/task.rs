@@ -359,7 +359,7 @@ fn conv(
 }
 
 /// Up to `count` distinct indices below `n`, including both ends.
-pub(super) fn spread_indices(n: usize, count: usize) -> impl Iterator<Item = usize> {
+pub fn spread_indices(n: usize, count: usize) -> impl Iterator<Item = usize> {
     let count = count.min(n);
     (0..count).map(move |i| match count {
         1 => 0,
@@ -393,7 +393,7 @@ pub(super) fn pattern(name: &str, dtype: DType, shape: &[usize]) -> Result<Tenso
 }
 
 /// Reads an element of a float tensor as f64.
-pub(super) fn element(t: &Tensor, at: usize) -> f64 {
+pub fn element(t: &Tensor, at: usize) -> f64 {
     let bytes = t.bytes();
     match t.dtype() {
         DType::F32 => {
@@ -405,27 +405,5 @@ pub(super) fn element(t: &Tensor, at: usize) -> f64 {
             f64::from(f32::from_bits(u32::from(bits) << 16))
         }
         _ => half::f16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]).to_f64(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn places_are_spread_to_both_ends() {
-        assert_eq!(spread_indices(10, 4).collect::<Vec<_>>(), [0, 3, 6, 9]);
-        assert_eq!(spread_indices(2, 5).collect::<Vec<_>>(), [0, 1]);
-        assert_eq!(spread_indices(1, 5).collect::<Vec<_>>(), [0]);
-    }
-
-    #[test]
-    fn elements_are_those_of_the_tensor() {
-        for dtype in [DType::F32, DType::F16, DType::BF16] {
-            let values = [0.0, -1.5, 6e-8, 65504.0, f64::INFINITY];
-            let t = Tensor::from_f64s(TensorType::new(dtype, &[5]), &values).unwrap();
-            let found: Vec<f64> = (0..5).map(|at| element(&t, at)).collect();
-            assert_eq!(found, t.to_f64s());
-        }
     }
 }

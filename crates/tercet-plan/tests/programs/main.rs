@@ -1,6 +1,6 @@
 //! Tests of the programs of all operator cases on all device profiles, without a device. The tests
 //! check that the cases plan, that shaders are valid, that programs have no races, and that new
-//! sizes only change launch-time values.
+//! sizes only change launch-time values. [`units`] has tests of single parts of the compiler.
 
 mod blocks;
 mod checks;
@@ -24,5 +24,6 @@ mod sizes;
 mod snapshots;
 mod spirv_modules;
 mod tokens;
+mod units;
 mod variants;
 mod wgsl_matrices;

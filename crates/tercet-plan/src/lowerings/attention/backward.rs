@@ -317,20 +317,20 @@ pub(super) fn params(
 /// Tiling of the attention backward pass: how its rows are divided over workgroups, subgroups and
 /// matrix fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct GradTiling {
+pub struct GradTiling {
     /// Threads per subgroup.
     pub(super) subgroup: u32,
     /// Subgroups per workgroup.
-    pub(super) subgroups: u32,
+    pub subgroups: u32,
     /// Number of row strips per subgroup; a strip has as many rows as a fragment.
     pub(super) strips: u32,
     /// The cooperative-matrix shape that the kernel uses, `m n k`.
-    pub(super) fragment: [u32; 3],
+    pub fragment: [u32; 3],
     /// Number of rows per loop step of the operands that a workgroup iterates over: keys and values
     /// for query gradients, queries and `dy` for gradients of keys and values.
-    pub(super) step: u32,
+    pub step: u32,
     /// Head size of queries and head size of values, both rounded up to whole fragments.
-    pub(super) dims: [u32; 2],
+    pub dims: [u32; 2],
     /// True if the kernel converts the accumulator with the softmax weights directly into a matmul
     /// operand; false if it stores them to shared memory.
     pub(super) converts: bool,
@@ -360,7 +360,11 @@ impl GradTiling {
 
     /// Selects the tiling of the backward pass for these head sizes. `None` if the device lacks F16
     /// cooperative matrices, or has too few registers or too little shared memory.
-    fn choose(caps: &DeviceCaps, dims: [usize; 2], what: AttentionGradOf) -> Option<GradTiling> {
+    pub fn choose(
+        caps: &DeviceCaps,
+        dims: [usize; 2],
+        what: AttentionGradOf,
+    ) -> Option<GradTiling> {
         let least = GradTiling::minimal(caps, dims)?;
         let of = |[subgroups, strips, parts]: [u32; 3]| GradTiling {
             subgroups,
@@ -399,18 +403,18 @@ impl GradTiling {
     }
 
     /// Rows per workgroup.
-    pub(super) fn lines(&self) -> u32 {
+    pub fn lines(&self) -> u32 {
         self.subgroups * self.strips * self.fragment[0]
     }
 
     /// Threads per workgroup.
-    pub(super) fn threads(&self) -> u32 {
+    pub fn threads(&self) -> u32 {
         self.subgroup * self.subgroups
     }
 
     /// Shared memory per workgroup in bytes, for the backward kernel (queries or keys) that needs
     /// more; computed as in the shader.
-    fn shared_bytes(&self) -> u32 {
+    pub fn shared_bytes(&self) -> u32 {
         let [fm, fn_, fk] = self.fragment;
         let [h_stride, v_stride] = self.dims.map(|d| d / 8 + 1);
         let stages = 2 * self.step * (h_stride + v_stride);
@@ -425,54 +429,5 @@ impl GradTiling {
         let rows = self.lines().max(2 * self.step);
         let words = (stages + weights).max(own).max(results) + rows;
         16 * (words + rows) + 4 * fm.max(fn_)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lowerings::gemm_coop;
-
-    #[test]
-    fn the_modules_declare_the_block_the_arguments_and_the_constants() {
-        for kernel in FAMILY.kernels {
-            gemm_coop::tests::agrees(kernel);
-        }
-    }
-
-    #[test]
-    fn tilings_keep_the_constraints_of_the_shader() {
-        for caps in [
-            DeviceCaps::h200(),
-            DeviceCaps::rdna3(32),
-            DeviceCaps::rdna3(64),
-            DeviceCaps::arc(),
-        ] {
-            let dims = [[8, 8], [40, 24], [64, 64], [128, 128], [80, 128]];
-            let of = [AttentionGradOf::Queries, AttentionGradOf::Keys];
-            for (dims, of) in dims.into_iter().flat_map(|dims| of.map(|of| (dims, of))) {
-                let Some(t) = GradTiling::choose(&caps, dims, of) else {
-                    continue;
-                };
-                let [fm, fn_, fk] = t.fragment;
-                assert!(t.step % fn_ == 0 && t.step % fk == 0, "{t:?}");
-                assert!(t.step <= t.threads() && t.lines() % fm == 0, "{t:?}");
-                assert!(t.dims.iter().all(|d| d % fn_ == 0 && d % fk == 0), "{t:?}");
-                assert!(t.dims[0] as usize >= dims[0] && t.dims[1] as usize >= dims[1]);
-                assert!(t.shared_bytes() <= caps.workgroup_bytes, "{t:?}");
-            }
-        }
-        let h200 = |of| GradTiling::choose(&DeviceCaps::h200(), [64, 64], of).unwrap();
-        let (queries, keys) = (h200(AttentionGradOf::Queries), h200(AttentionGradOf::Keys));
-        assert_eq!(
-            (queries.subgroups, queries.lines(), queries.step),
-            (4, 128, 32)
-        );
-        let wide =
-            GradTiling::choose(&DeviceCaps::h200(), [128, 128], AttentionGradOf::Keys).unwrap();
-        assert_eq!((wide.subgroups, wide.lines(), wide.step), (8, 128, 32));
-        assert_eq!((keys.subgroups, keys.lines(), keys.step), (8, 128, 64));
-        let browser = GradTiling::choose(&DeviceCaps::browser(), [64, 64], AttentionGradOf::Keys);
-        assert_eq!(browser, None);
     }
 }

@@ -355,15 +355,20 @@ fn split(
 /// Tiling of the attention backward pass whose operands are split into F16 pairs or converted to
 /// scaled F16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PairTiling {
-    tiling: GradTiling,
+pub struct PairTiling {
+    /// The tiling of the kernels.
+    pub tiling: GradTiling,
     factors: MmaPrecision,
 }
 
 impl PairTiling {
     /// Selects the tiling of the split-F16 backward pass for these head sizes. `None` if the device
     /// lacks F16 cooperative matrices, or has too few registers or too little shared memory.
-    fn choose(caps: &DeviceCaps, dims: [usize; 2], factors: MmaPrecision) -> Option<PairTiling> {
+    pub fn choose(
+        caps: &DeviceCaps,
+        dims: [usize; 2],
+        factors: MmaPrecision,
+    ) -> Option<PairTiling> {
         let least = GradTiling::minimal(caps, dims)?;
         let of = |[subgroups, step]: [u32; 2]| PairTiling {
             tiling: GradTiling {
@@ -422,7 +427,7 @@ impl PairTiling {
 
     /// Shared memory per workgroup in bytes, for the backward kernel (queries or keys) that needs
     /// more; computed as in the shader.
-    fn shared_bytes(&self) -> u32 {
+    pub fn shared_bytes(&self) -> u32 {
         let t = &self.tiling;
         let pieces = self.factors.pieces();
         let [fm, fn_, fk] = t.fragment;
@@ -449,5 +454,3 @@ fn rest_shared_bytes(dims: [u32; 2]) -> u32 {
 }
 
 mod kernels;
-#[cfg(test)]
-mod tests;

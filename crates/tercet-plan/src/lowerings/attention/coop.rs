@@ -3,7 +3,7 @@
 //! The shader is `shaders/vulkan/include/attention_coop.glsl`; its header documents the parameters.
 
 pub(super) mod mma;
-mod tiling;
+pub(crate) mod tiling;
 
 use tercet_ir::{CompileError, DType};
 
@@ -91,12 +91,12 @@ pub(super) static CONVERT_F16: TypedKernel<AttentionCoopParams> = module!("atten
 
 /// F16 attention with the log-sum-exp of each row as second result; softmax weights go through
 /// shared memory.
-pub(super) static LSE_F16: TypedKernel<AttentionCoopParams> =
+pub static LSE_F16: TypedKernel<AttentionCoopParams> =
     module!("attention_coop_lse_f16", ArgAccess::Write);
 
 /// F16 attention with the log-sum-exp as second result; accumulators with softmax weights are
 /// converted to matmul operands.
-pub(super) static CONVERT_LSE_F16: TypedKernel<AttentionCoopParams> =
+pub static CONVERT_LSE_F16: TypedKernel<AttentionCoopParams> =
     module!("attention_convert_lse_f16", ArgAccess::Write);
 
 /// F32 attention on split-F16; softmax weights go through shared memory. The second result flags
@@ -306,21 +306,4 @@ pub(super) fn run<P: ParamBlock>(
     let mut args = vec![q, k, v, mask, lens];
     args.extend(results);
     e.dispatch(kernel, &consts, &args, params, grid);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lowerings::gemm_coop;
-
-    #[test]
-    fn the_module_declares_the_block_the_arguments_and_the_constants() {
-        gemm_coop::tests::agrees(&mma::LANES_F16.def);
-        gemm_coop::tests::agrees(&F16.def);
-        gemm_coop::tests::agrees(&CONVERT_F16.def);
-        gemm_coop::tests::agrees(&LSE_F16.def);
-        gemm_coop::tests::agrees(&CONVERT_LSE_F16.def);
-        gemm_coop::tests::agrees(&PAIRS.def);
-        gemm_coop::tests::agrees(&CONVERT_PAIRS.def);
-    }
 }

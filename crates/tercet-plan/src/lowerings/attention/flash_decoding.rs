@@ -71,29 +71,30 @@ pub(super) static F16: TypedKernel<FlashDecodeParams> = TypedKernel::spirv(
 /// Number of elements per vector load of the kernel.
 const LOAD: usize = 8;
 /// Number of keys that a subgroup loads into shared memory at once.
-const STAGED: u32 = 16;
+pub const STAGED: u32 = 16;
 /// Minimum and maximum head size of queries and values.
 const DIMS: [usize; 2] = [32, 128];
 
 /// Split-KV configuration: how keys are divided over workgroups, subgroups and matrix fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FlashDecodeSplit {
-    /// Number of threads per subgroup, and number of subgroups per workgroup.
-    subgroup: u32,
+pub struct FlashDecodeSplit {
+    /// Number of threads per subgroup.
+    pub subgroup: u32,
+    /// Number of subgroups per workgroup.
     subgroups: u32,
     /// The cooperative-matrix shape that the kernel uses, `m n k`.
-    fragment: [u32; 3],
+    pub fragment: [u32; 3],
     /// Number of times that a subgroup loads a block of keys into shared memory.
     steps: u32,
     /// Head size of queries and head size of values.
-    dims: [u32; 2],
+    pub dims: [u32; 2],
 }
 
 impl FlashDecodeSplit {
     /// Selects the configuration for these head sizes, for `heads` KV heads with `group` query
     /// heads each, and for this number of keys. `None` if the device lacks suitable F16 cooperative
     /// matrices or shared memory.
-    pub(super) fn choose(
+    pub fn choose(
         caps: &DeviceCaps,
         dims: [usize; 2],
         [group, heads]: [usize; 2],
@@ -136,12 +137,12 @@ impl FlashDecodeSplit {
     }
 
     /// Keys per workgroup.
-    fn keys(&self) -> u32 {
+    pub fn keys(&self) -> u32 {
         STAGED * self.steps * self.subgroups
     }
 
     /// Shared memory per workgroup in bytes, computed as in the shader.
-    fn shared_bytes(&self) -> u32 {
+    pub fn shared_bytes(&self) -> u32 {
         let [fm, fn_, _] = self.fragment;
         let [head, value] = self.dims;
         let staged = STAGED * (head.max(value) / 8 + 1);
@@ -245,71 +246,4 @@ pub(super) fn emit(
     let grid = e.flat_grid(groups);
     e.dispatch(&F16, &consts, &args, &params, grid);
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lowerings::gemm_coop;
-
-    #[test]
-    fn the_module_declares_the_block_the_arguments_and_the_constants() {
-        gemm_coop::tests::agrees(&F16.def);
-    }
-
-    #[test]
-    fn cuts_keep_the_constraints_of_the_shader() {
-        let shape = |[m, n, k]: [u32; 3]| CoopShape {
-            ty: CoopType::F16,
-            m,
-            n,
-            k,
-            narrow_accumulators: true,
-        };
-        let mut found = DeviceCaps::h200();
-        found.coop.push(shape([16, 8, 16]));
-        let mut software = DeviceCaps::h200();
-        software.subgroup = Some(8);
-        software.workgroup_bytes = 32 << 10;
-        software.coop = vec![shape([8, 8, 8])];
-        for caps in [DeviceCaps::h200(), found.clone(), software] {
-            for dims in [[32, 32], [64, 64], [128, 128], [64, 128]] {
-                for group in [1, 3, 8] {
-                    let cut = FlashDecodeSplit::choose(&caps, dims, [group, 8], 600).unwrap();
-                    let [fm, fn_, fk] = cut.fragment;
-                    assert!(
-                        STAGED.is_multiple_of(fm) && STAGED.is_multiple_of(fk),
-                        "{cut:?}"
-                    );
-                    assert!(group <= fn_ as usize, "{cut:?}");
-                    for dim in cut.dims {
-                        assert!(dim.is_multiple_of(fm) && dim.is_multiple_of(fk), "{cut:?}");
-                        assert!((STAGED * dim / 8).is_multiple_of(cut.subgroup), "{cut:?}");
-                    }
-                    assert!(cut.shared_bytes() <= caps.workgroup_bytes, "{cut:?}");
-                }
-            }
-        }
-        // The selected fragment is the one with the fewest columns that still has one column per
-        // query head.
-        let few = FlashDecodeSplit::choose(&found, [128, 128], [4, 8], 4096).unwrap();
-        assert_eq!((few.fragment, few.keys()), ([16, 8, 16], 256));
-        // With fewer keys, each workgroup gets fewer keys, so that all compute units have work.
-        let short = FlashDecodeSplit::choose(&found, [128, 128], [4, 8], 1024).unwrap();
-        assert_eq!(short.keys(), 64);
-        let many = FlashDecodeSplit::choose(&found, [128, 128], [16, 2], 4096).unwrap();
-        assert_eq!(many.fragment, [16, 16, 16]);
-        assert_eq!(
-            FlashDecodeSplit::choose(&found, [128, 128], [17, 2], 4096),
-            None
-        );
-        assert_eq!(
-            FlashDecodeSplit::choose(&found, [96, 96], [4, 8], 4096),
-            None
-        );
-        assert_eq!(
-            FlashDecodeSplit::choose(&DeviceCaps::browser(), [64, 64], [1, 8], 4096),
-            None
-        );
-    }
 }

@@ -158,16 +158,3 @@ fn in_parts(
     e.dispatch(&JOIN, &[code(y.dtype), is_natural], &args, &params, grid);
     Ok(())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lowerings::gemm_coop;
-
-    #[test]
-    fn the_modules_declare_the_block_the_arguments_and_the_constants() {
-        for kernel in [&F16, &CONVERT_F16, &PAIRS, &CONVERT_PAIRS] {
-            gemm_coop::tests::agrees(&kernel.def);
-        }
-    }
-}

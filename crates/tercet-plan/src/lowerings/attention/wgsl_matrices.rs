@@ -92,7 +92,7 @@ of_matrices!(
 
 /// Tiling of an attention on cooperative matrices in WGSL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct WgslAttentionTiling {
+pub struct WgslAttentionTiling {
     shape: WgslCoopShape,
     /// Threads per subgroup, and subgroups per workgroup. A subgroup has one fragment of rows.
     subgroup: u32,
@@ -100,13 +100,13 @@ pub(super) struct WgslAttentionTiling {
     /// Keys per step.
     keys: u32,
     /// Head size of queries and head size of values, both rounded up to whole fragments.
-    dims: [u32; 2],
+    pub dims: [u32; 2],
 }
 
 impl WgslAttentionTiling {
     /// Selects the tiling for these head sizes and `rows` query rows for each of `heads` KV heads;
     /// `None` if the device lacks matrices of this type or shared memory.
-    fn choose(
+    pub fn choose(
         caps: &DeviceCaps,
         ty: WgslCoopType,
         [head_dim, value_dim]: [usize; 2],
@@ -141,12 +141,12 @@ impl WgslAttentionTiling {
     }
 
     /// Rows per workgroup.
-    fn rows(&self) -> u32 {
+    pub fn rows(&self) -> u32 {
         self.subgroups * self.shape.side
     }
 
     /// Threads per workgroup.
-    fn threads(&self) -> u32 {
+    pub fn threads(&self) -> u32 {
         self.subgroups * self.subgroup
     }
 
@@ -165,7 +165,7 @@ impl WgslAttentionTiling {
 
     /// Shared memory per workgroup in bytes, computed as in the shader: queries, keys and values,
     /// scores and weights, and a maximum of each row, a sum of each thread and the findings.
-    fn shared_bytes(&self) -> u32 {
+    pub fn shared_bytes(&self) -> u32 {
         let [k_line, v_line] = self.dims.map(|n| n.saturating_add(PADDING));
         let lines = (self.rows() + self.keys).saturating_mul(k_line);
         let staged = lines.saturating_add(self.keys.saturating_mul(v_line));
@@ -238,52 +238,4 @@ pub(super) fn emit(
         &params,
         grid,
     );
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tilings_keep_the_constraints_of_the_shader() {
-        let mut software = DeviceCaps::apple();
-        software.subgroup = Some(8);
-        let devices = [
-            DeviceCaps::h200_without_passthrough(),
-            DeviceCaps::apple(),
-            software,
-        ];
-        for caps in devices {
-            for ty in [WgslCoopType::F16, WgslCoopType::F32] {
-                for dims in [[8, 8], [40, 24], [64, 64], [80, 80], [128, 128], [192, 128]] {
-                    for rows in [1, 100, 10_000] {
-                        let tiling = WgslAttentionTiling::choose(&caps, ty, dims, rows, 4);
-                        assert_eq!(tiling.is_some(), caps.has_wgsl_matrices(ty), "{dims:?}");
-                        let Some(t) = tiling else { continue };
-                        assert!(t.shared_bytes() <= caps.workgroup_bytes, "{t:?}");
-                        assert!(t.threads() <= caps.max_workgroup, "{t:?}");
-                        assert!(t.dims[0] as usize >= dims[0] && t.dims[1] as usize >= dims[1]);
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn many_rows_have_large_tiles_and_few_rows_small_ones() {
-        let caps = DeviceCaps::h200_without_passthrough();
-        let choose = |rows, heads| {
-            let tiling =
-                WgslAttentionTiling::choose(&caps, WgslCoopType::F16, [64, 64], rows, heads);
-            tiling.expect("the device has matrices").rows()
-        };
-        assert_eq!(choose(1024, 128), 64);
-        assert_eq!(choose(64, 8), 16);
-        let none = DeviceCaps::browser();
-        let tiling = WgslAttentionTiling::choose(&none, WgslCoopType::F16, [64, 64], 64, 1);
-        assert_eq!(tiling, None);
-        // Columns of values beyond the variables of the shader.
-        let tiling = WgslAttentionTiling::choose(&caps, WgslCoopType::F16, [16, 272], 64, 1);
-        assert_eq!(tiling, None);
-    }
 }

@@ -427,14 +427,3 @@ fn tap_by_tap(e: &mut LoweringCtx<'_>, c: &ConvProblem<'_>) -> Result<SlotView, 
     };
     e.dense(&view)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn modules_declare_the_block_the_arguments_and_the_constants() {
-        gemm_coop::tests::agrees(&F16.def);
-        gemm_coop::tests::agrees(&BF16.def);
-    }
-}

@@ -261,14 +261,3 @@ impl CoopWeightGrad {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn modules_declare_the_block_the_arguments_and_the_constants() {
-        gemm_coop::tests::agrees(&F16.def);
-        gemm_coop::tests::agrees(&BF16.def);
-    }
-}

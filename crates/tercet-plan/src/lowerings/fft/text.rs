@@ -54,22 +54,22 @@ impl FftKind {
 
 /// The structure of the FFT kernel for rows of one length.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct FftKernelPlan {
+pub struct FftKernelPlan {
     /// Length of the transform, in complex numbers.
-    pub(super) n: u32,
+    pub n: u32,
     /// The radix of each pass, in execution order; their product is the length.
     pub(super) radices: Vec<u32>,
     /// Threads per row, a power of two.
-    pub(super) threads: u32,
+    pub threads: u32,
     /// True if shared memory has one unused element after every 16, which avoids bank conflicts of
     /// power-of-two strides.
-    pub(super) spread: bool,
+    pub spread: bool,
 }
 
 impl FftKernelPlan {
     /// The kernel plan for a length. `None` if a row is too long for one workgroup, or if the
     /// length has a prime factor above 7.
-    pub(super) fn new(n: usize, workgroup_bytes: u32) -> Option<FftKernelPlan> {
+    pub fn new(n: usize, workgroup_bytes: u32) -> Option<FftKernelPlan> {
         let places = workgroup_bytes / 8;
         // Number of complex numbers that each thread keeps in registers.
         let held = if places >= 16 * WORKGROUP { 16 } else { 8 };
@@ -91,7 +91,7 @@ impl FftKernelPlan {
 
 /// Factors a length into radices: as few powers of two as possible, of similar size, then 7, 5 and
 /// 3.
-fn radices(n: u32, held: u32) -> Option<Vec<u32>> {
+pub fn radices(n: u32, held: u32) -> Option<Vec<u32>> {
     let (twos, most) = (n.trailing_zeros(), held.trailing_zeros());
     let passes = twos.div_ceil(most);
     let mut radices: Vec<u32> = (0..passes)
@@ -470,44 +470,5 @@ fn root(r: u32) -> String {
         (12, 0) => "times(w8, w4)".to_string(),
         (from, 0) => format!("roots[turn * {from}u]"),
         (from, rest) => format!("times(w{from}, w{rest})"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn radices_multiply_to_the_length() {
-        for n in 1..=4096u32 {
-            let Some(found) = radices(n, 16) else {
-                assert!([11, 13, 17, 19].iter().any(|p| n % p == 0) || n > 22, "{n}");
-                continue;
-            };
-            assert_eq!(found.iter().product::<u32>(), n);
-            assert!(found.iter().all(|r| [1, 2, 3, 4, 5, 7, 8, 16].contains(r)));
-        }
-        assert_eq!(radices(4096, 16), Some(vec![16, 16, 16]));
-        assert_eq!(radices(2048, 8), Some(vec![8, 8, 8, 4]));
-        assert_eq!(radices(512, 16), Some(vec![8, 8, 8]));
-        assert_eq!(radices(22, 16), None);
-    }
-
-    #[test]
-    fn rows_fit_the_shared_memory() {
-        for bytes in [16 << 10, 32 << 10, 48 << 10] {
-            for n in 1..=4096 {
-                let Some(plan) = FftKernelPlan::new(n, bytes) else {
-                    continue;
-                };
-                let used = WORKGROUP / plan.threads * plan.n;
-                let used = if plan.spread {
-                    used + used / 16 + 1
-                } else {
-                    used
-                };
-                assert!(used * 8 <= bytes && plan.threads <= WORKGROUP, "{n}");
-            }
-        }
     }
 }

@@ -10,14 +10,14 @@ use crate::tuning::GemmProblem;
 
 /// Properties of an implicit GEMM, whose right operand is gathered from convolution windows, that
 /// limit its tiling.
-pub(crate) struct ImplicitGemm {
+pub struct ImplicitGemm {
     /// Number of GEMMs of the same size in the batch.
-    pub(crate) products: usize,
+    pub products: usize,
     /// Number of channels per tap, if weights are ordered so that the channels of a tap are
     /// adjacent along `k`. Long `k` steps are only profitable if each step stays within one tap.
-    pub(crate) channels: Option<usize>,
+    pub channels: Option<usize>,
     /// Maximum split-K factor for which the partial sums fit into a slot.
-    pub(crate) max_parts: u32,
+    pub max_parts: u32,
 }
 
 /// Separator between the name of a tiling and its split-K tail ([`TailSplitK`]) in autotuning
@@ -226,7 +226,8 @@ impl CoopGemmTiling {
     }
 
     /// The fastest subgroup-scope tiling for implicit GEMMs on convolution windows.
-    pub(crate) fn choose_for_windows(
+    #[doc(hidden)]
+    pub fn choose_for_windows(
         caps: &DeviceCaps,
         ty: CoopType,
         problem: &GemmProblem,

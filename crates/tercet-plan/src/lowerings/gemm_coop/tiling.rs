@@ -355,7 +355,8 @@ impl CoopGemmTiling {
     /// Number of persistent workgroups that the device runs concurrently, if each thread uses the
     /// maximum number of registers. `None` if the number of compute units is unknown, or if
     /// subgroup tiles are too small for persistent workgroups.
-    pub(crate) fn groups_at_once(&self, caps: &DeviceCaps) -> Option<u32> {
+    #[doc(hidden)]
+    pub fn groups_at_once(&self, caps: &DeviceCaps) -> Option<u32> {
         let registers = caps.device.registers_of(self.subgroup) + 1;
         let of_unit = caps.device.unit_invocations(registers) / self.threads();
         let all = caps.device.units? * of_unit.max(1);

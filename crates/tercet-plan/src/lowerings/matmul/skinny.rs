@@ -18,7 +18,7 @@ use crate::emit::LoweringCtx;
 use crate::lowerings::dequant::PackedWeights;
 use crate::lowerings::gemm_coop::module;
 use tercet_program::SymInt;
-use tercet_program::{ArgAccess, TypedKernel};
+use tercet_program::{ArgAccess, KernelDef, TypedKernel};
 
 crate::params! {
     /// Parameter block of `few_rows_common.glsl`.
@@ -67,8 +67,8 @@ macro_rules! few_rows {
             &$consts,
         );)*
 
-        #[cfg(test)]
-        pub(super) static ALL: &[&TypedKernel<SkinnyGemmParams>] = &[$(&$name),*];
+        /// The kernels of all weight formats.
+        pub static ALL: &[&KernelDef] = &[$(&$name.def),*];
     };
 }
 
@@ -132,9 +132,9 @@ static OF_SCHEMES: [(Scheme, SkinnyFormat); 4] = [
 /// Columns per weight fragment.
 pub(super) const TILE: u32 = 16;
 /// Number of elements along k in a slice, which a subgroup processes at once.
-pub(super) const SLICE: usize = 256;
+pub const SLICE: usize = 256;
 /// Threads per subgroup.
-pub(super) const SUBGROUP: u32 = 32;
+pub const SUBGROUP: u32 = 32;
 /// Registers per thread of kernels with activation rows in registers; half of the registers hold
 /// the rows.
 const REGISTERS: u32 = 128;
@@ -149,7 +149,7 @@ pub(super) const BLOCK_LOAD: u64 = 16;
 
 /// Maximum number of subgroups of a workgroup that runs alone on a compute unit, at this number of
 /// registers per thread.
-pub(super) fn max_subgroups(caps: &DeviceCaps, registers: u32) -> u32 {
+pub fn max_subgroups(caps: &DeviceCaps, registers: u32) -> u32 {
     (caps.device.unit_invocations(registers) / SUBGROUP).max(1)
 }
 
@@ -344,18 +344,5 @@ impl SkinnyGemmPlan {
         let groups = e.tape().ceil_div(all.n, tiles * TILE);
         let grid = e.flat_grid(groups);
         e.dispatch(self.kernel, &consts, &given.args, &params, grid);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lowerings::gemm_coop;
-
-    #[test]
-    fn the_modules_declare_the_block_the_arguments_and_the_constants() {
-        for kernel in ALL.iter().chain(streamed::ALL) {
-            gemm_coop::tests::agrees(&kernel.def);
-        }
     }
 }

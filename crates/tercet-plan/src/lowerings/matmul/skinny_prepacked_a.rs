@@ -91,9 +91,6 @@ macro_rules! laid_rows {
                 "ROWS_AHEAD",
             ],
         );)*
-
-        #[cfg(test)]
-        pub(super) static ALL: &[&TypedKernel<SkinnyPrepackedAParams>] = &[$(&$name),*];
     };
 }
 
@@ -109,7 +106,7 @@ static OF_SCHEMES: [(Scheme, &TypedKernel<SkinnyPrepackedAParams>, u32, u32); 4]
 ];
 
 /// Numbers of rows of a workgroup. Runs with at most this number of rows use a separate branch of the shape switch.
-pub(super) const ROW_BLOCKS: [u32; 3] = [16, 32, 64];
+pub const ROW_BLOCKS: [u32; 3] = [16, 32, 64];
 /// Registers per thread: with at most 32 rows, and with more.
 const REGISTERS: [u32; 2] = [128, 240];
 /// 32-bit words that a slice of a row takes per F16 number of an element (`SLICE_WORDS`), and words
@@ -162,37 +159,41 @@ pub(super) struct PrepackedASkinny {
 
 /// Split of columns, rows and k among subgroups and workgroups.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct PrepackedASplit {
+pub struct PrepackedASplit {
     /// Tiles per workgroup; one subgroup processes a tile and a part of k.
-    tiles: u32,
-    /// Split-K factor within the workgroup, and across workgroups.
-    parts: u32,
-    splits: u32,
+    pub tiles: u32,
+    /// Split-K factor within the workgroup.
+    pub parts: u32,
+    /// Split-K factor across workgroups.
+    pub splits: u32,
     /// Number of slices in each part of k.
-    rounds: u32,
+    pub rounds: u32,
     /// Steps of a stage in shared memory; 0 if activations are in registers.
     chunk: u32,
     /// Groups of 8 rows of a subgroup whose sums are in shared memory at once.
-    pass: u32,
+    pub pass: u32,
     /// True if the parts cover k exactly, without a partial slice at the end.
-    is_whole: bool,
+    pub is_whole: bool,
 }
 
 /// The matmul that a [`PrepackedASplit`] divides.
 #[derive(Clone, Copy, Debug)]
-struct PrepackedAShape {
-    /// Number of columns with those of a gate, and length of k.
-    n: usize,
-    k: usize,
-    /// Rows of a workgroup, and F16 numbers per element.
-    rows: u32,
-    numbers: u32,
+pub struct PrepackedAShape {
+    /// Number of columns with those of a gate.
+    pub n: usize,
+    /// Length of k.
+    pub k: usize,
+    /// Rows of a workgroup.
+    pub rows: u32,
+    /// F16 numbers per element.
+    pub numbers: u32,
     /// True if another kernel may add partial sums.
-    can_split: bool,
+    pub can_split: bool,
 }
 
 impl PrepackedASplit {
-    fn new(caps: &DeviceCaps, shape: PrepackedAShape) -> Option<PrepackedASplit> {
+    /// The split with the lowest estimated cost; `None` if shared memory is too small.
+    pub fn new(caps: &DeviceCaps, shape: PrepackedAShape) -> Option<PrepackedASplit> {
         match shape.rows <= caps.device.rates.rows.max_register_rows {
             true => PrepackedASplit::in_registers(caps, shape),
             false => {
@@ -305,7 +306,7 @@ impl PrepackedASplit {
     }
 
     /// Number of word pairs of shared memory for activations and partial sums.
-    fn pool(&self, rows: u32, numbers: u32) -> u32 {
+    pub fn pool(&self, rows: u32, numbers: u32) -> u32 {
         let stages = 2 * self.parts * self.chunk * numbers * rows / 8 * STEP_BYTES;
         let sums = self.tiles * self.parts * self.pass * SHARE_BYTES;
         stages.max(sums) / 8
@@ -488,74 +489,5 @@ impl PrepackedASkinny {
             coop::add_parts(e, given, p, splits, sums, &ColumnRange::all(given));
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lowerings::gemm_coop;
-
-    #[test]
-    fn the_modules_declare_the_block_the_arguments_and_the_constants() {
-        for kernel in ALL {
-            gemm_coop::tests::agrees(&kernel.def);
-        }
-    }
-
-    #[test]
-    fn staged_rows_of_all_blocks_have_the_same_parts_of_k() {
-        let caps = DeviceCaps::h200();
-        for (n, k) in [
-            (4_096, 14_336),
-            (6_144, 4_096),
-            (28_672, 4_096),
-            (768, 3_072),
-        ] {
-            let parts = |rows| {
-                let shape = PrepackedAShape {
-                    n,
-                    k,
-                    rows,
-                    numbers: 1,
-                    can_split: true,
-                };
-                let split = PrepackedASplit::new(&caps, shape).unwrap();
-                (split.parts, split.splits, split.rounds)
-            };
-            assert_eq!(parts(32), parts(64), "{n} {k}");
-        }
-    }
-
-    #[test]
-    fn all_of_k_is_taken_and_sums_fit() {
-        let caps = DeviceCaps::h200();
-        for rows in ROW_BLOCKS {
-            for (n, numbers) in [(16, 1), (1_000, 2), (4_096, 1), (28_672, 2), (151_936, 1)] {
-                for k in [32, 1_000, 4_096, 14_336] {
-                    for can_split in [false, true] {
-                        let shape = PrepackedAShape {
-                            n,
-                            k,
-                            rows,
-                            numbers,
-                            can_split,
-                        };
-                        let split = PrepackedASplit::new(&caps, shape).unwrap();
-                        let parts = (split.parts * split.splits) as usize;
-                        let covered = parts * split.rounds as usize * SLICE;
-                        assert!((k..k + parts * SLICE).contains(&covered), "{split:?}");
-                        let subgroups = split.tiles * split.parts;
-                        assert!(subgroups * SUBGROUP <= caps.max_workgroup, "{split:?}");
-                        let bytes = 8 * (split.pool(rows, numbers) + split.parts * rows);
-                        assert!(bytes <= caps.workgroup_bytes, "{split:?}");
-                        let groups = rows / 8;
-                        assert!(groups.is_multiple_of(split.pass));
-                        assert!(can_split || split.splits == 1);
-                        assert_eq!(split.is_whole, covered == k);
-                    }
-                }
-            }
-        }
     }
 }

@@ -5,16 +5,16 @@
 use super::skinny::{ARGS, SLICE, SUBGROUP, SkinnyGemmParams, TILE, few_rows, max_subgroups};
 use crate::caps::DeviceCaps;
 use crate::lowerings::gemm_coop::module;
-use tercet_program::TypedKernel;
+use tercet_program::{KernelDef, TypedKernel};
 
 few_rows!("few_rows_streamed", "PARTS", "CHUNK");
 
 /// Steps per slice.
 const STEPS: u32 = 8;
-/// Registers per thread of kernels that load many words ahead (`FAT`) and of those that load few
-/// (`SLIM`).
-pub(super) const FAT: u32 = 128;
-pub(super) const SLIM: u32 = 72;
+/// Registers per thread of kernels that load many words ahead.
+pub const FAT: u32 = 128;
+/// Registers per thread of kernels that load few words ahead.
+pub const SLIM: u32 = 72;
 /// Number of threads that copy activation rows to shared memory.
 const WRITERS: u32 = 512;
 /// Maximum number of column tiles per workgroup; their partial sums must fit into the shared memory
@@ -23,21 +23,22 @@ const MAX_TILES: usize = 16;
 /// Shared memory of a pipeline stage: 16-byte vectors per k step and F16 number of an element
 /// (`STEP_ROW`), and additional words per part of k (`PART_UNITS`). Weight formats with minima also
 /// store 64 activation sums (`MINIMA_BYTES`).
-const STEP_ROW: u32 = 36;
+pub const STEP_ROW: u32 = 36;
 const PART_UNITS: u32 = 8;
 const MINIMA_BYTES: u32 = 4 * 64;
 
 /// How a kernel streams activation rows through shared memory, and how it splits columns and k.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct SharedMemPipeline {
-    subgroups: u32,
+pub struct SharedMemPipeline {
+    /// Subgroups per workgroup.
+    pub subgroups: u32,
     /// Tiles per workgroup.
-    tiles: u32,
+    pub tiles: u32,
     /// Split-K factor within the workgroup; one subgroup processes each pair of a tile and a part
     /// of k.
-    parts: u32,
+    pub parts: u32,
     /// Number of slices in each part of k.
-    rounds: u32,
+    pub rounds: u32,
     /// Number of k steps per chunk; activation rows are copied to shared memory chunk by chunk.
     chunk: u32,
     /// True if the parts cover k exactly, without a partial slice at the end.
@@ -47,7 +48,7 @@ pub(super) struct SharedMemPipeline {
 impl SharedMemPipeline {
     /// The pipeline for `rows` activation rows, with at least `min_chunk` k steps per chunk and
     /// this number of registers per thread. `None` if the rows should be held in registers instead.
-    pub(super) fn new(
+    pub fn new(
         caps: &DeviceCaps,
         [n, k]: [usize; 2],
         rows: u32,
@@ -92,7 +93,7 @@ impl SharedMemPipeline {
 
     /// Maximum shared memory per workgroup in bytes, with `numbers` F16 numbers per element. As in
     /// the shader, each part of k has two pipeline stages.
-    fn shared_bytes(&self, numbers: u32) -> u32 {
+    pub fn shared_bytes(&self, numbers: u32) -> u32 {
         let step = 16 * STEP_ROW * numbers;
         2 * self.parts * (self.chunk * step + 4 * PART_UNITS + MINIMA_BYTES)
     }
@@ -107,40 +108,7 @@ impl SharedMemPipeline {
     }
 
     /// Value of the kernel constant `CHUNK`: the number of k steps per chunk.
-    pub(super) fn chunk(self) -> u32 {
+    pub fn chunk(self) -> u32 {
         self.chunk
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The partial sums of a workgroup fit into the shared memory of the activation rows, and the
-    /// rows of two chunks fit into shared memory.
-    #[test]
-    fn what_is_shared_fits() {
-        let caps = DeviceCaps::h200();
-        for rows in [4, 8] {
-            for n in [16, 5_000, 8_192, 14_336, 32_000, 151_936] {
-                for k in [256, 1_000, 1_024, 4_096, 14_336] {
-                    for limits in [[1, FAT], [1, SLIM], [4, FAT]] {
-                        let Some(stream) = SharedMemPipeline::new(&caps, [n, k], rows, limits)
-                        else {
-                            continue;
-                        };
-                        let shared = stream.shared_bytes(rows / 4);
-                        assert!(shared <= caps.workgroup_bytes, "{stream:?}");
-                        let stages = 2 * stream.parts * stream.chunk * STEP_ROW;
-                        let shares = stream.tiles * stream.parts * SUBGROUP;
-                        assert!(shares <= stages, "{stream:?}");
-                        let most = max_subgroups(&caps, limits[1]);
-                        assert!(stream.subgroups <= most, "{stream:?}");
-                        let covered = (stream.parts * stream.rounds) as usize * SLICE;
-                        assert!(covered >= k, "{stream:?}");
-                    }
-                }
-            }
-        }
     }
 }

@@ -111,7 +111,7 @@ const CHUNK: usize = 64;
 /// Maximum sequence length that is scanned step by step instead of in chunks.
 pub(super) const MAX_SEQUENTIAL_STEPS: u32 = 2 * CHUNK as u32 - 1;
 /// Number of rows, of columns and of elements along k of a cooperative matrix.
-const FRAGMENT: usize = 16;
+pub const FRAGMENT: usize = 16;
 /// Maximum number of states per channel; with more, the operand rows do not fit into shared memory
 /// beside the states.
 const MAX_CHUNK_STATES: usize = 128;
@@ -123,20 +123,20 @@ const FACTORS: usize = 2 * CHUNK + 4;
 
 /// How a chunked scan is divided among workgroups and subgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ChunkTiling {
+pub struct ChunkTiling {
     ty: CoopType,
     subgroup: u32,
     states: usize,
-    /// Columns (channels) per workgroup, and number of parts into which subgroups divide these
-    /// columns.
-    columns: usize,
-    parts: u32,
+    /// Columns (channels) per workgroup.
+    pub columns: usize,
+    /// Number of parts into which subgroups divide these columns.
+    pub parts: u32,
 }
 
 impl ChunkTiling {
     /// Selects the tiling for these sizes. `None` if the device lacks cooperative matrices of this
     /// dtype, or if the kernels do not support these numbers of states and channels.
-    pub(super) fn choose(
+    pub fn choose(
         caps: &DeviceCaps,
         dtype: DType,
         states: usize,
@@ -182,7 +182,7 @@ impl ChunkTiling {
     }
 
     /// Shared memory per workgroup in bytes: the larger of both kernels.
-    fn shared_bytes(&self) -> usize {
+    pub fn shared_bytes(&self) -> usize {
         let subgroups = (BLOCKS * self.parts) as usize;
         let [row, stride, square] = [self.states, self.columns, CHUNK].map(|n| n / 8 + 1);
         let floats = 2 * CHUNK + 3 * BLOCKS as usize;
@@ -377,46 +377,5 @@ impl ChunkedScan<'_> {
         e.dispatch(kernel, &consts, &args, &params, grid);
         states.finish(e, last);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lowerings::gemm_coop;
-
-    #[test]
-    fn the_modules_declare_the_blocks_the_arguments_and_the_constants() {
-        for def in [&ROWS_F16.def, &ROWS_BF16.def, &WALK_F16.def, &WALK_BF16.def] {
-            gemm_coop::tests::agrees(def);
-        }
-    }
-
-    #[test]
-    fn what_does_not_fit_matrices_goes_step_by_step() {
-        let h200 = DeviceCaps::h200();
-        let of = |dtype, states, columns| ChunkTiling::choose(&h200, dtype, states, columns);
-        for dtype in [DType::F16, DType::BF16] {
-            for (states, columns) in [(16, 16), (48, 80), (128, 64), (128, 128)] {
-                let t = of(dtype, states, columns).unwrap();
-                assert!(columns.is_multiple_of(t.columns), "{t:?}");
-                assert!(
-                    t.columns.is_multiple_of(FRAGMENT * t.parts as usize),
-                    "{t:?}"
-                );
-                assert!(t.shared_bytes() <= h200.workgroup_bytes as usize, "{t:?}");
-            }
-            for (states, columns) in [(0, 16), (16, 0), (20, 64), (64, 40), (144, 64)] {
-                assert_eq!(of(dtype, states, columns), None);
-            }
-        }
-        assert_eq!(of(DType::F32, 128, 64), None);
-        assert_eq!(
-            ChunkTiling::choose(&DeviceCaps::browser(), DType::F16, 128, 64),
-            None
-        );
-        let mut careful = DeviceCaps::h200();
-        careful.natives.f16_conversions = false;
-        assert_eq!(ChunkTiling::choose(&careful, DType::F16, 128, 64), None);
     }
 }

@@ -5,7 +5,7 @@ use crate::caps::{CoopShape, CoopType, DeviceCaps};
 
 /// Format in which the kernel multiplies its operands on cooperative matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum MmaPrecision {
+pub enum MmaPrecision {
     /// F16 operands, unmodified.
     F16,
     /// F32 operands, each number split into a pair of F16 numbers.
@@ -41,17 +41,17 @@ pub(in super::super) fn shape(caps: &DeviceCaps) -> Option<&CoopShape> {
 /// Tiling of an attention: how its rows are divided over workgroups, subgroups and matrix
 /// fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct AttentionTiling {
+pub struct AttentionTiling {
     /// Threads per subgroup.
-    pub(super) subgroup: u32,
+    pub subgroup: u32,
     /// The cooperative-matrix shape that the kernel uses, `m n k`.
-    pub(super) fragment: [u32; 3],
+    pub fragment: [u32; 3],
     /// Number of query rows per workgroup and per subgroup.
-    pub(super) rows: [u32; 2],
+    pub rows: [u32; 2],
     /// Keys per step.
-    pub(super) keys: u32,
+    pub keys: u32,
     /// Head size of queries and head size of values, both rounded up to whole fragments.
-    pub(super) dims: [u32; 2],
+    pub dims: [u32; 2],
     /// True if the kernel converts the accumulator with the softmax weights directly into a matmul
     /// operand; false if it stores them to shared memory.
     pub(super) converts: bool,
@@ -61,7 +61,7 @@ pub(in super::super) struct AttentionTiling {
 impl AttentionTiling {
     /// Selects the tiling for these head sizes and `rows` query rows for each of `heads` KV heads.
     /// `None` if the device lacks F16 cooperative matrices or shared memory.
-    pub(in super::super) fn choose(
+    pub fn choose(
         caps: &DeviceCaps,
         [head_dim, value_dim]: [usize; 2],
         rows: usize,
@@ -184,12 +184,12 @@ impl AttentionTiling {
     }
 
     /// Threads per workgroup.
-    pub(in super::super) fn threads(&self) -> u32 {
+    pub fn threads(&self) -> u32 {
         self.subgroup * self.subgroups()
     }
 
     /// Shared memory per workgroup in bytes, computed as in the shaders.
-    fn shared_bytes(&self) -> u32 {
+    pub fn shared_bytes(&self) -> u32 {
         let [fm, fn_, _] = self.fragment;
         let [rows, own_rows] = self.rows;
         let (subgroups, strips) = (rows / own_rows, own_rows / fm);
@@ -214,84 +214,5 @@ impl AttentionTiling {
         let words = step.max(queries).max(results) + rows;
         let numbers = 4 * rows + self.keys + fm.max(fn_);
         16 * words + 4 * numbers + 16
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tilings_keep_the_constraints_of_the_shader() {
-        let mut software = DeviceCaps::h200();
-        software.subgroup = Some(8);
-        software.workgroup_bytes = 32 << 10;
-        software.coop = vec![CoopShape {
-            ty: CoopType::F16,
-            m: 8,
-            n: 8,
-            k: 8,
-            narrow_accumulators: true,
-        }];
-        let others = [
-            DeviceCaps::rdna3(32),
-            DeviceCaps::rdna3(64),
-            DeviceCaps::arc(),
-        ];
-        for caps in [DeviceCaps::h200(), software].into_iter().chain(others) {
-            for dims in [[8, 8], [40, 24], [64, 64], [128, 128], [80, 128], [192, 64]] {
-                let rows = [1, 100, 10_000].into_iter();
-                for (rows, factors) in rows.flat_map(|n| {
-                    [
-                        MmaPrecision::F16,
-                        MmaPrecision::SplitF16,
-                        MmaPrecision::Scaled,
-                    ]
-                    .map(|of| (n, of))
-                }) {
-                    let Some(t) = AttentionTiling::choose(&caps, dims, rows, 4, factors) else {
-                        assert!(caps.device.registers_of(16) < 127, "{dims:?}");
-                        continue;
-                    };
-                    assert_eq!(Some(t.subgroup), caps.subgroup);
-                    assert!(t.threads() <= caps.max_workgroup, "{t:?}");
-                    let [fm, fn_, fk] = t.fragment;
-                    assert!(fk % 8 == 0 && fn_ % 8 == 0, "{t:?}");
-                    assert!(
-                        t.rows[0].is_multiple_of(t.rows[1]) && t.rows[1].is_multiple_of(fm),
-                        "{t:?}"
-                    );
-                    assert!(
-                        t.keys.is_multiple_of(fn_) && t.keys.is_multiple_of(fk),
-                        "{t:?}"
-                    );
-                    assert!(t.keys >= 2 * fn_, "{t:?}");
-                    assert!(
-                        t.dims[0].is_multiple_of(fk) && t.dims[1].is_multiple_of(fn_),
-                        "{t:?}"
-                    );
-                    assert!(t.dims[0] as usize >= dims[0], "{t:?}");
-                    assert!(t.dims[1] as usize >= dims[1], "{t:?}");
-                    assert!(t.shared_bytes() <= caps.workgroup_bytes, "{t:?}");
-                }
-            }
-        }
-        let large =
-            AttentionTiling::choose(&DeviceCaps::h200(), [64, 64], 1024, 128, MmaPrecision::F16)
-                .unwrap();
-        assert_eq!((large.rows, large.keys), ([128, 32], 32));
-        let wide = AttentionTiling::choose(
-            &DeviceCaps::h200(),
-            [128, 128],
-            1024,
-            128,
-            MmaPrecision::F16,
-        )
-        .unwrap();
-        assert_eq!((wide.rows, wide.keys), ([128, 16], 32));
-        assert_eq!(
-            AttentionTiling::choose(&DeviceCaps::browser(), [64, 64], 64, 1, MmaPrecision::F16),
-            None
-        );
     }
 }

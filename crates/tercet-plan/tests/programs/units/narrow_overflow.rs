@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use tercet_ir::{CompileError, EvalCtx, EvalError, RunError, Type, evaluate};
-
-use super::super::narrow_i64;
-use super::*;
+use tercet_ir::ops::{IndexMap, Map, MapArg, MapStep};
+use tercet_ir::scalar::{BinaryFn, ScalarOp, UnaryFn};
+use tercet_ir::{
+    CompileError, DType, EvalCtx, EvalError, Graph, OpError, RunError, Tensor, Type, Value,
+    evaluate,
+};
+use tercet_plan::internals::scalar::is_overflow_check;
+use tercet_plan::narrow_i64;
 
 const NUMBERS: [i64; 17] = [
     0,
@@ -114,11 +118,11 @@ fn elementwise_results_beyond_i32_are_marked() {
 fn integers_that_derive_from_floats_are_not_marked() {
     let graph = |from: DType| {
         let mut g = Graph::new();
-        let x = g.input("x", tercet_ir::Type::new(from, [4])).unwrap();
+        let x = g.input("x", Type::new(from, [4])).unwrap();
         let x = g.cast(x, DType::I64).unwrap();
         let y = g.binary(BinaryFn::Mul, x, x).unwrap();
         g.output("y", y).unwrap();
-        super::super::narrow_i64(&g).unwrap()
+        narrow_i64(&g).unwrap()
     };
     let marks = |g: &Graph| g.nodes().any(|(_, node)| is_overflow_check(g, node));
     assert!(!marks(&graph(DType::F32)));
@@ -126,7 +130,7 @@ fn integers_that_derive_from_floats_are_not_marked() {
     // The same computation fused into one map: the logarithm of an integer, and a sum.
     let fused = |through: DType| {
         let mut g = Graph::new();
-        let x = g.input("x", tercet_ir::Type::new(DType::I64, [4])).unwrap();
+        let x = g.input("x", Type::new(DType::I64, [4])).unwrap();
         let (input, step) = (MapArg::Input(0), MapArg::Step);
         let body = vec![
             MapStep::new(ScalarOp::Cast(through), vec![input]),
@@ -144,7 +148,7 @@ fn integers_that_derive_from_floats_are_not_marked() {
         };
         let y = g.add(map, &[x]).unwrap();
         g.output("y", y).unwrap();
-        super::super::narrow_i64(&g).unwrap()
+        narrow_i64(&g).unwrap()
     };
     assert!(!marks(&fused(DType::F32)));
     assert!(marks(&fused(DType::I32)));

@@ -1,7 +1,7 @@
 //! Tests of the device properties that [`DeviceModel`] derives from the reported ones.
 
-use super::*;
-use crate::caps::DeviceCaps;
+use tercet_plan::internals::cost_model::tile_configs;
+use tercet_plan::{DeviceCaps, DeviceModel, GpuKind, ReportedProperties};
 
 fn device_with(subgroups: [u32; 2], kind: GpuKind) -> DeviceModel {
     DeviceModel::new(&ReportedProperties {
@@ -49,16 +49,16 @@ fn registers_are_shared_where_subgroups_are_threads_of_the_hardware() {
 #[test]
 fn measured_divisions_are_taken_as_they_are_where_they_were_measured() {
     let h200 = DeviceCaps::h200().device;
-    for table in [h200.rates.matrices.divisions, h200.rates.matrices.windows] {
+    let [divisions, windows, laid] = tile_configs(&h200);
+    for table in [divisions, windows] {
         assert_eq!(h200.divisions([16; 3], 32, table), table);
     }
-    let laid = h200.rates.matrices.prepacked;
     assert_eq!(h200.divisions([8, 16, 16], 32, laid), laid);
 }
 
 #[test]
 fn other_fragments_divide_sizes_in_elements_and_fit_the_registers() {
-    let table = MEASURED.matrices.divisions;
+    let [table, ..] = tile_configs(&DeviceCaps::h200().device);
     // The accumulators of all table tiles fit into the registers of a 64-lane wave. Tiles larger
     // than those of the table are not tried.
     let rdna = DeviceCaps::rdna3(64).device;

@@ -1,13 +1,13 @@
 //! Tests of the SPIR-V modules and tilings of F32 attention backward.
 
-use super::*;
-use crate::lowerings::gemm_coop;
+use tercet_plan::DeviceCaps;
+use tercet_plan::internals::attention::{MmaPrecision, PairTiling};
+
+use super::spirv_interface::all_of_lowering_agree;
 
 #[test]
 fn the_modules_declare_the_block_the_arguments_and_the_constants() {
-    for kernel in FAMILY.kernels {
-        gemm_coop::tests::agrees(kernel);
-    }
+    all_of_lowering_agree("attention_training_pairs");
 }
 
 #[test]

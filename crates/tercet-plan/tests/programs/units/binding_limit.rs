@@ -4,12 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tercet_ir::accuracy::{Accuracy, furthest};
+use tercet_ir::layout::is_view;
 use tercet_ir::{DType, EvalCtx, Graph, OpKind, Tensor, evaluate};
-
-use super::parts::PartitionedValues;
-use super::range::full;
-use super::{bytes_of, is_view, over, split};
-use crate::caps::DeviceCaps;
+use tercet_plan::DeviceCaps;
+use tercet_plan::internals::binding_limit::{PartitionedValues, bytes_of, full, over, split};
 
 /// Pairs of binding limit and offset alignment, in bytes. With these limits, a partition contains a
 /// few rows of a test tensor, a few elements, or most of the tensor.
