@@ -67,3 +67,17 @@ pub use tercet_tensor::{
     quant, random, row_major_strides,
 };
 pub use text::{TextError, decode as decode_text, parse, parse_literal, parse_with};
+
+/// Private items that the tests of this crate use. They are no interface: they change without notice.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::layout::arena::{best_gap, place_counted};
+    pub use crate::ops::resize::table::{
+        Quotient, cubic, exact, nearest, place, rest, scaled, scaled_dim,
+    };
+    #[cfg(feature = "splat")]
+    pub use crate::ops::splat::{
+        prepare, project::harmonics, raster::alpha, raster::covers, raster::drawn,
+    };
+    pub use crate::rules::spectral::greatest_prime;
+}

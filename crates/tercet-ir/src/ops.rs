@@ -62,7 +62,7 @@ mod recurrence;
 mod reduce;
 mod reshape;
 mod residual_norm;
-mod resize;
+pub(crate) mod resize;
 mod rfft;
 mod rng;
 pub(crate) mod rnn;

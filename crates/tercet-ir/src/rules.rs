@@ -19,7 +19,7 @@ mod norm;
 mod recurrent;
 mod shape;
 mod softmax;
-mod spectral;
+pub(crate) mod spectral;
 #[cfg(feature = "splat")]
 mod splat;
 mod unique;

@@ -3,7 +3,7 @@
 //! Source positions are computed with exact integer arithmetic (`table`), so every executor reads
 //! the same elements.
 
-mod table;
+pub(crate) mod table;
 
 use tercet_tensor::accuracy::Accuracy;
 use tercet_tensor::{DType, Dim, Shape, Tensor, TensorType, Type, row_major_strides};

@@ -22,11 +22,9 @@
 //! thresholds, which a test measures. Away from thresholds the tolerance class holds.
 
 mod options;
-mod project;
-mod raster;
+pub(crate) mod project;
+pub(crate) mod raster;
 mod raster_grad;
-#[cfg(test)]
-mod tests;
 
 use options::attr;
 pub use options::{MAX_TILE, RADIUS_SCALE, RasterLimits, SplatOptions};
@@ -369,7 +367,7 @@ fn image_types(like: &Type, [width, height]: [usize; 2]) -> Vec<Type> {
 }
 
 /// Projects all Gaussians to splats and footprints.
-fn prepare(operands: &[&Tensor], image: ProjectionImage) -> (Vec<f64>, Vec<i64>) {
+pub fn prepare(operands: &[&Tensor], image: ProjectionImage) -> (Vec<f64>, Vec<i64>) {
     let [positions, scales, rotations, opacities, colors, camera] =
         [0, 1, 2, 3, 4, 5].map(|i| operands[i].to_f64s());
     let camera = PinholeCamera::from_block(&camera);

@@ -214,7 +214,7 @@ fn sigmoid(x: f64) -> f64 {
 
 /// Hendrycks and Gimpel, "Gaussian Error Linear Units": `x Phi(x)`. `erfc` keeps the relative
 /// accuracy of the left tail.
-pub(super) fn gelu(x: f64) -> f64 {
+fn gelu(x: f64) -> f64 {
     if x == f64::NEG_INFINITY {
         return -0.0;
     }

@@ -1,4 +1,5 @@
-//! The public interface: graphs, gradients, the text form, tensors and quantized blocks.
+//! The public interface: graphs, gradients, the text form, tensors and quantized blocks. `units`
+//! tests single parts.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,4 +18,5 @@ mod retain_values;
 mod signature;
 mod sizes;
 mod text;
+mod units;
 mod windows;

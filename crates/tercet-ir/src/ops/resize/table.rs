@@ -8,14 +8,22 @@ use tercet_tensor::Dim;
 use super::{Coordinates, NearestRounding, Resize, ResizeMode};
 
 /// A fraction with a positive denominator.
+///
+/// ```
+/// use tercet_ir::internals::Quotient;
+/// assert_eq!(Quotient { over: -7, under: 2 }.floor(), -4);
+/// ```
 #[derive(Clone, Copy)]
-struct Quotient {
-    over: i128,
-    under: i128,
+pub struct Quotient {
+    /// The numerator.
+    pub over: i128,
+    /// The denominator.
+    pub under: i128,
 }
 
 impl Quotient {
-    fn floor(self) -> i128 {
+    /// The largest integer that is not greater.
+    pub fn floor(self) -> i128 {
         self.over.div_euclid(self.under)
     }
 
@@ -33,7 +41,7 @@ impl Quotient {
 }
 
 /// A positive float as an exact fraction.
-fn exact(scale: f64) -> Quotient {
+pub fn exact(scale: f64) -> Quotient {
     let bits = scale.to_bits();
     let (exponent, digits) = ((bits >> 52) as i32, bits & ((1 << 52) - 1) | 1 << 52);
     let zeros = digits.trailing_zeros();
@@ -51,7 +59,7 @@ fn exact(scale: f64) -> Quotient {
 }
 
 /// `floor(n scale)`; `None` if it does not fit `usize`. The scale is between 1e-6 and 1e6.
-pub(super) fn scaled(n: usize, scale: f64) -> Option<usize> {
+pub fn scaled(n: usize, scale: f64) -> Option<usize> {
     if !(1e-6..=1e6).contains(&scale) {
         return None;
     }
@@ -62,7 +70,7 @@ pub(super) fn scaled(n: usize, scale: f64) -> Option<usize> {
 
 /// As [`scaled`], for a size that may be symbolic. `None` also if the scale of a symbolic size has
 /// too many digits.
-pub(super) fn scaled_dim(n: &Dim, scale: f64) -> Option<Dim> {
+pub fn scaled_dim(n: &Dim, scale: f64) -> Option<Dim> {
     if let Some(n) = n.known() {
         return scaled(n, scale).map(Dim::Known);
     }
@@ -145,7 +153,7 @@ impl ResizePositions {
 }
 
 /// The source position of result `o` of `m`, on an axis of `n` elements.
-fn place(c: Coordinates, scale: Option<f64>, [o, n, m]: [i128; 3]) -> Quotient {
+pub fn place(c: Coordinates, scale: Option<f64>, [o, n, m]: [i128; 3]) -> Quotient {
     let s = match scale {
         Some(s) => exact(s),
         None => Quotient { over: m, under: n },
@@ -164,7 +172,8 @@ fn place(c: Coordinates, scale: Option<f64>, [o, n, m]: [i128; 3]) -> Quotient {
     }
 }
 
-fn nearest(rounding: NearestRounding, x: Quotient) -> i128 {
+/// The integer that a position rounds to.
+pub fn nearest(rounding: NearestRounding, x: Quotient) -> i128 {
     match rounding {
         NearestRounding::RoundPreferFloor => x.plus_halves(-1).ceil(),
         NearestRounding::RoundPreferCeil => x.plus_halves(1).floor(),
@@ -174,7 +183,7 @@ fn nearest(rounding: NearestRounding, x: Quotient) -> i128 {
 }
 
 /// The weights of four neighbours for a position at distance `f` after the second one (Keys 1981).
-fn cubic(a: f64, f: f64) -> [f64; 4] {
+pub fn cubic(a: f64, f: f64) -> [f64; 4] {
     let far = |d: f64| ((a * d - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a;
     let near = |d: f64| ((a + 2.0) * d - (a + 3.0)) * d * d + 1.0;
     [far(f + 1.0), near(f), near(1.0 - f), far(2.0 - f)]
@@ -251,131 +260,6 @@ impl ResizeTaps {
 }
 
 /// The fractional part of a position, 0 to 1.
-fn rest(x: Quotient) -> f64 {
+pub fn rest(x: Quotient) -> f64 {
     (x.over - x.floor() * x.under) as f64 / x.under as f64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn scales_are_exact() {
-        for s in [1.0, 2.0, 0.5, 1.5, 0.1, 1e-6, 1e6, f64::from(0.6f32), 3.7] {
-            let q = exact(s);
-            assert_eq!(q.over as f64 / q.under as f64, s, "{s}");
-        }
-        // As floats, 0.1 is slightly above a tenth, and the f32 0.7 slightly below seven tenths.
-        assert_eq!(scaled(10, 0.1), Some(1));
-        assert_eq!(scaled(10, f64::from(0.7f32)), Some(6));
-        assert_eq!(scaled(3, 2.5), Some(7));
-    }
-
-    #[test]
-    fn index_shifts_are_those_of_the_table() {
-        let mut shifted = 0;
-        for (c, r) in
-            (Coordinates::ALL.iter()).flat_map(|c| NearestRounding::ALL.iter().map(move |r| (c, r)))
-        {
-            for (n, k) in (1..6usize).flat_map(|n| (0..8u32).map(move |k| (n, k))) {
-                for scaled in [false, true] {
-                    let m = n << k;
-                    let mut op = Resize {
-                        coordinates: *c,
-                        rounding: *r,
-                        ..Resize::to_sizes([m], ResizeMode::Nearest)
-                    };
-                    if scaled {
-                        op.scales = vec![crate::attr::FloatAttr(f64::from(1u32 << k))];
-                    }
-                    let Some(shift) = op.index_shift(0, &Dim::Known(n), &Dim::Known(m)) else {
-                        continue;
-                    };
-                    shifted += 1;
-                    let expected: Vec<u32> = (0..m).map(|o| (o >> shift) as u32).collect();
-                    assert_eq!(op.taps(0, n, m).indices, expected, "{c:?} {r:?} {n} {m}");
-                }
-            }
-        }
-        assert!(shifted > 400, "{shifted}");
-    }
-
-    #[test]
-    fn positions_of_any_sizes_are_those_of_the_table() {
-        let scales = [
-            None,
-            Some(2.0),
-            Some(0.5),
-            Some(0.1),
-            Some(f64::from(0.6f32)),
-        ];
-        let all = Coordinates::ALL.iter();
-        for (c, scale) in all.flat_map(|c| scales.map(|s| (*c, s))) {
-            for (n, m) in [(1i128, 3i128), (5, 2), (7, 7), (20, 13)] {
-                for o in 0..m {
-                    let (over, under) = match ResizePositions::new(c, scale) {
-                        ResizePositions::OfSizes { halves: true } => (2 * n * o + n - m, 2 * m),
-                        ResizePositions::OfSizes { halves: false } => (o * n, m),
-                        ResizePositions::AlignCorners if m == 1 => (0, 1),
-                        ResizePositions::AlignCorners => (o * (n - 1), m - 1),
-                        ResizePositions::Scaled {
-                            step,
-                            first,
-                            of_n,
-                            of_m,
-                            under,
-                        } => (step * o + first + of_n * n + of_m * m, under),
-                    };
-                    if c == Coordinates::PytorchHalfPixel && m == 1 {
-                        continue;
-                    }
-                    let q = place(c, scale, [o, n, m]);
-                    // Numbers of both fractions are below 2^80, so compare quotient and rest.
-                    let found = Quotient { over, under };
-                    assert_eq!(found.floor(), q.floor(), "{c:?} {scale:?} {n} {m} {o}");
-                    assert!((rest(found) - rest(q)).abs() < 1e-15, "{c:?} {scale:?}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn sizes_of_symbols_are_those_of_numbers() {
-        let s = Dim::sym("s");
-        for scale in [1.0, 2.0, 0.5, 1.5, 0.1, f64::from(0.6f32), 3.7] {
-            let dim = scaled_dim(&s, scale).unwrap();
-            for n in 0..50 {
-                let found = dim.eval(&crate::Bindings::new().with("s", n));
-                assert_eq!(found.ok(), scaled(n, scale), "{scale} {n} {dim}");
-            }
-        }
-        assert_eq!(scaled_dim(&s, 2.0).unwrap().to_string(), "2*s");
-        assert_eq!(scaled_dim(&s, 0.5).unwrap().to_string(), "(s/2)");
-        assert_eq!(scaled_dim(&s, 1.1e-6), None);
-    }
-
-    #[test]
-    fn halves_round_as_asked() {
-        let half = Quotient { over: 3, under: 2 };
-        let all: Vec<i128> = NearestRounding::ALL
-            .iter()
-            .map(|&r| nearest(r, half))
-            .collect();
-        assert_eq!(all, [1, 2, 1, 2]);
-        let below = Quotient { over: -1, under: 2 };
-        let all: Vec<i128> = NearestRounding::ALL
-            .iter()
-            .map(|&r| nearest(r, below))
-            .collect();
-        assert_eq!(all, [-1, 0, -1, 0]);
-    }
-
-    #[test]
-    fn weights_of_a_cubic_add_up() {
-        for f in [0.0, 0.25, 0.5, 0.9] {
-            let sum: f64 = cubic(-0.75, f).iter().sum();
-            assert!((sum - 1.0).abs() < 1e-12);
-        }
-        assert_eq!(cubic(-0.5, 0.0), [0.0, 1.0, 0.0, 0.0]);
-    }
 }

@@ -315,7 +315,7 @@ fn turn_of<T: ProjectionFloat>(rotation: [T; 4]) -> [Vec3<T>; 3] {
 }
 
 /// The first `count` real spherical harmonics of a unit direction, with the signs of Kerbl et al.
-pub(super) fn harmonics<T: ProjectionFloat>([x, y, z]: Vec3<T>, count: usize) -> [T; 16] {
+pub fn harmonics<T: ProjectionFloat>([x, y, z]: Vec3<T>, count: usize) -> [T; 16] {
     let (xx, yy, zz) = (x * x, y * y, z * z);
     let n = T::from_f64;
     let mut basis = [n(0.0); 16];

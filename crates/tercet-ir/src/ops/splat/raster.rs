@@ -14,7 +14,7 @@ pub const GREATEST_ALPHA: f64 = 0.99;
 pub const MIN_TRANSMITTANCE: f64 = 1e-4;
 
 /// The alpha of a splat in the pixel in column `x` and row `y`; `None` if it is skipped.
-pub(super) fn alpha(splat: &[f64], x: usize, y: usize, cutoff: f64) -> Option<f64> {
+pub fn alpha(splat: &[f64], x: usize, y: usize, cutoff: f64) -> Option<f64> {
     let (dx, dy) = (x as f64 + 0.5 - splat[0], y as f64 + 0.5 - splat[1]);
     let along = splat[2] * dx * dx + splat[4] * dy * dy;
     let power = -0.5 * along - splat[3] * dx * dy;
@@ -24,7 +24,7 @@ pub(super) fn alpha(splat: &[f64], x: usize, y: usize, cutoff: f64) -> Option<f6
 
 /// The indices of the splats in drawing order: by depth, ties by index, NaN last. Splats without a
 /// finite position, conic and opacity are excluded.
-pub(super) fn drawn(splats: &[f64]) -> Vec<usize> {
+pub fn drawn(splats: &[f64]) -> Vec<usize> {
     let count = splats.len() / SPLAT_LEN;
     let own = |i: usize| &splats[i * SPLAT_LEN..][..SPLAT_LEN];
     let mut order: Vec<usize> = (0..count)
@@ -36,7 +36,7 @@ pub(super) fn drawn(splats: &[f64]) -> Vec<usize> {
 }
 
 /// True if a splat covers the tile of a pixel.
-pub(super) fn covers(footprint: &[i64], x: usize, y: usize, tile: usize) -> bool {
+pub fn covers(footprint: &[i64], x: usize, y: usize, tile: usize) -> bool {
     let (x, y) = ((x / tile) as i64, (y / tile) as i64);
     footprint[0] <= x && x < footprint[2] && footprint[1] <= y && y < footprint[3]
 }

@@ -4,10 +4,13 @@
 use std::collections::BTreeMap;
 use std::f64::consts::PI;
 
-use super::project::harmonics;
-use super::raster::{alpha, covers, drawn};
-use super::*;
-use crate::OpKind;
+use tercet_cases::{CaseGraph, cases};
+use tercet_ir::internals::{alpha, covers, drawn, harmonics, prepare};
+use tercet_ir::ops::splat::{
+    CAMERA_LEN, DEPTH_AT, FOOTPRINT_LEN, Gaussian, GaussianSplatPrepare, GaussianSplatRasterize,
+    PinholeCamera, ProjectionImage, RasterLimits, SPLAT_LEN, SplatOptions,
+};
+use tercet_ir::{DType, Op, OpKind, Tensor};
 
 /// Minimum distance of a number from the threshold at which the result would change, relative to
 /// the threshold, or in pixels or tiles.
@@ -144,77 +147,41 @@ fn resized(tensors: &BTreeMap<String, Tensor>, count: usize) -> BTreeMap<String,
     own.collect()
 }
 
-/// Options of the library as options of this test.
-fn own_options(options: &tercet_cases::tercet_ir::ops::splat::SplatOptions) -> SplatOptions {
-    SplatOptions {
-        tile_size: options.tile_size,
-        radius_scale: options.radius_scale,
-        alpha_cutoff: options.alpha_cutoff,
-        transmittance_threshold: options.transmittance_threshold,
-        max_splat_steps: options.max_splat_steps,
-        max_list_entries: options.max_list_entries,
-    }
-}
-
-fn own_image(image: &tercet_cases::tercet_ir::ops::splat::ProjectionImage) -> ProjectionImage {
-    ProjectionImage {
-        size: image.size,
-        tile_size: image.tile_size,
-        radius_scale: image.radius_scale,
-    }
-}
-
-/// The margin of a case. The crate of cases depends on the library and not on this test, so data
-/// are rebuilt from bytes, and operators are those of the library.
-fn margin_of(case: &tercet_cases::CaseGraph) -> BranchMargin {
-    use tercet_cases::tercet_ir::Op;
-    let own = case.tensors.iter().map(|(name, tensor)| {
-        let dtype = DType::from_name(tensor.dtype().name()).unwrap();
-        let ty = TensorType::new(dtype, tensor.shape());
-        (
-            name.clone(),
-            Tensor::from_bytes(ty, tensor.bytes()).unwrap(),
-        )
-    });
-    let own: BTreeMap<String, Tensor> = own.collect();
+/// The margin of a case.
+fn margin_of(case: &CaseGraph) -> BranchMargin {
     let mut margin = BranchMargin(f64::INFINITY, String::new());
-    let mut sets = vec![own.clone()];
+    let mut sets = vec![case.tensors.clone()];
     for sizes in [&case.bounds, &case.sizes] {
         let counts = sizes.iter().map(|(_, n)| n);
-        sets.extend(counts.flat_map(|n| [n, 1]).map(|n| resized(&own, n)));
+        let counts = counts.flat_map(|n| [n, 1]);
+        sets.extend(counts.map(|n| resized(&case.tensors, n)));
     }
     for tensors in sets {
         for (_, node) in case.graph.nodes() {
             match &node.op {
                 Op::GaussianSplatPrepare(o) => {
-                    let image = own_image(&o.image());
-                    let limits = SplatOptions::default().limits();
-                    projection_margin(&tensors, &image, &limits, &mut margin);
+                    let size = [o.width, o.height];
+                    let limits =
+                        GaussianSplatRasterize::new(size, SplatOptions::default()).limits();
+                    projection_margin(&tensors, &o.image(), &limits, &mut margin);
                 }
                 Op::GaussianSplatRender(o) => {
-                    let options = own_options(&o.options());
-                    let op = GaussianSplatPrepare::new([o.width, o.height], options);
-                    projection_margin(&tensors, &op.image(), &options.limits(), &mut margin);
+                    let size = [o.width, o.height];
+                    let image = GaussianSplatPrepare::new(size, o.options()).image();
+                    let limits = GaussianSplatRasterize::new(size, o.options()).limits();
+                    projection_margin(&tensors, &image, &limits, &mut margin);
                 }
                 Op::GaussianSplatRasterize(o) => {
                     let splats = tensors["splats"].to_f64s();
                     let footprints = tensors["footprints"].to_i64s();
-                    let limits = own_options(&o.options()).limits();
                     let size = [o.width, o.height];
-                    image_margin(&splats, &footprints, size, &limits, &mut margin);
+                    image_margin(&splats, &footprints, size, &o.limits(), &mut margin);
                 }
                 _ => {}
             }
         }
     }
     margin
-}
-
-/// The cases of an operator of this crate.
-fn cases_of(kind: OpKind) -> &'static [tercet_cases::OpCase] {
-    let mut kinds = tercet_cases::tercet_ir::OpKind::ALL.iter();
-    let same = kinds.find(|other| other.doc().name == kind.doc().name);
-    tercet_cases::cases(*same.unwrap())
 }
 
 #[test]
@@ -226,11 +193,10 @@ fn cases_keep_away_from_borders() {
         OpKind::GaussianSplatRasterizeGrad,
         OpKind::GaussianSplatRender,
     ] {
-        use tercet_cases::tercet_ir::DType::F32;
-        let cases = cases_of(kind);
+        let cases = cases(kind);
         assert!(!cases.is_empty(), "{}", kind.doc().name);
         for case in cases {
-            let built = case.build(F32).unwrap();
+            let built = case.build(DType::F32).unwrap();
             let BranchMargin(distance, what) = margin_of(&built);
             if distance < MIN_MARGIN {
                 near.push(format!(
