@@ -18,8 +18,6 @@ mod known;
 mod machine;
 mod marker;
 mod prompt;
-#[cfg(test)]
-mod tests;
 
 use std::sync::Arc;
 

@@ -4,13 +4,13 @@
 //! (feature `grammar`).
 
 #[cfg(feature = "grammar")]
-mod exact_numbers;
+pub(crate) mod exact_numbers;
 #[cfg(feature = "grammar")]
 mod gbnf;
 #[cfg(feature = "grammar")]
 mod grammar;
 #[cfg(feature = "grammar")]
-mod limits;
+pub(crate) mod limits;
 #[cfg(feature = "grammar")]
 pub use exact_numbers::exact_schema;
 #[cfg(feature = "grammar")]

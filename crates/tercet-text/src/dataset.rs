@@ -18,7 +18,7 @@
 
 mod batch_sampler;
 mod chat;
-mod corpus;
+pub(crate) mod corpus;
 mod encoder;
 mod error;
 mod lines;

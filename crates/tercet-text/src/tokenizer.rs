@@ -20,12 +20,12 @@ mod error;
 mod from_gguf;
 mod json;
 mod literal;
-mod pre_tokenizers;
+pub(crate) mod pre_tokenizers;
 mod sentencepiece;
 mod spans;
-mod stream;
+pub(crate) mod stream;
 mod to_gguf;
-mod trie;
+pub(crate) mod trie;
 
 pub use batch::{TokenizedBatch, TokenizedRow};
 pub use error::TokenizerError;

@@ -81,7 +81,10 @@ impl TokenizedDocument {
     }
 
     /// A part of the document as a separate document. The range must be in bounds.
-    pub(super) fn part(&self, range: Range<usize>) -> TokenizedDocument {
+    /// Public for the tests, as [`internals`](crate::internals).
+    #[doc(hidden)]
+    #[must_use]
+    pub fn part(&self, range: Range<usize>) -> TokenizedDocument {
         let learnt = match &self.loss_mask {
             LossMask::All => LossMask::All,
             LossMask::Some(learnt) => LossMask::Some(learnt[range.clone()].to_vec()),
@@ -337,7 +340,7 @@ impl<'a> DocumentTokenizer<'a> {
 
 /// Length of the next piece of text to tokenize: all of it, or up to the last line end within
 /// `most` bytes. A longer line is split at a character boundary.
-fn piece_len(text: &str, most: usize) -> usize {
+pub fn piece_len(text: &str, most: usize) -> usize {
     if text.len() <= most {
         return text.len();
     }
@@ -348,28 +351,5 @@ fn piece_len(text: &str, most: usize) -> usize {
     match text[..end].rfind('\n') {
         Some(at) => at + 1,
         None => end.max(1),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_end_with_lines() {
-        assert_eq!(piece_len("ab\ncd", 5), 5);
-        assert_eq!(piece_len("ab\ncd", 4), 3);
-        assert_eq!(piece_len("abcd", 3), 3);
-        assert_eq!(piece_len("\u{e9}\u{e9}", 3), 2);
-    }
-
-    #[test]
-    fn parts_keep_what_is_learnt() {
-        let document = TokenizedDocument::masked(vec![1, 2, 3, 4], vec![true, false, true]);
-        assert_eq!(document.loss_tokens(), 1);
-        let part = document.part(1..4);
-        assert_eq!(part.tokens(), [2, 3, 4]);
-        assert!(part.is_in_loss(1) && !part.is_in_loss(2));
-        assert_eq!(document.part(2..4).loss_tokens(), 0);
     }
 }

@@ -32,7 +32,7 @@ mod lexer;
 mod methods;
 mod operators;
 mod parser;
-mod spoken;
+pub(crate) mod spoken;
 mod text;
 mod value;
 

@@ -14,9 +14,16 @@ use tokenizers::{NormalizerWrapper, SplitDelimiterBehavior};
 use super::TokenizerError;
 
 /// The word splitting of a family of byte-level BPE tokenizers.
+///
+/// ```
+/// use tercet_text::internals::{PRE_TOKENIZERS, PreTokenizer};
+/// let is_gpt2 = |entry: &&PreTokenizer| entry.names.contains(&"gpt-2");
+/// assert_eq!(PRE_TOKENIZERS.iter().filter(is_gpt2).count(), 1);
+/// ```
 #[derive(Clone, Copy)]
-pub(super) struct PreTokenizer {
-    names: &'static [&'static str],
+pub struct PreTokenizer {
+    /// The names in GGUF files.
+    pub names: &'static [&'static str],
     /// The patterns, applied one after the other; matches and the text between them are both kept.
     splits: &'static [&'static str],
     /// Whether the text is normalized to Unicode NFC before splitting.
@@ -54,7 +61,8 @@ const DEEPSEEK_V3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^
 /// Words between spaces and punctuation of several scripts.
 const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
 
-const TABLE: &[PreTokenizer] = &[
+/// All pre-tokenizers.
+pub const TABLE: &[PreTokenizer] = &[
     PreTokenizer {
         names: &[
             "gpt-2",
@@ -302,7 +310,10 @@ impl PreTokenizer {
     }
 
     /// The pre-tokenizer that splits by the patterns and then spells the bytes of each word.
-    pub(super) fn build(&self) -> Result<Sequence, TokenizerError> {
+    ///
+    /// # Errors
+    /// The pattern that does not compile.
+    pub fn build(&self) -> Result<Sequence, TokenizerError> {
         let mut steps = Vec::with_capacity(self.splits.len() + 1);
         for pattern in self.splits {
             let split = Split::new(
@@ -317,22 +328,5 @@ impl PreTokenizer {
             false, true, false,
         )));
         Ok(Sequence::new(steps))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_unique_and_patterns_compile() {
-        let mut names: Vec<_> = TABLE.iter().flat_map(|entry| entry.names).collect();
-        names.sort();
-        let count = names.len();
-        names.dedup();
-        assert_eq!(names.len(), count);
-        for entry in TABLE {
-            entry.build().unwrap();
-        }
     }
 }

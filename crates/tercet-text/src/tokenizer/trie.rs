@@ -8,8 +8,14 @@ use std::collections::VecDeque;
 const NO_ID: u32 = u32::MAX;
 
 /// A trie of strings and their ids.
+///
+/// ```
+/// use tercet_text::internals::Trie;
+/// let trie = Trie::new([("a", 0), ("ab", 1)].into_iter());
+/// assert_eq!(trie.longest(b"abc"), Some((2, 1)));
+/// ```
 #[derive(Debug, Default)]
-pub(super) struct Trie {
+pub struct Trie {
     /// The children of node `i` are the nodes `children[i]..children[i + 1]`.
     children: Vec<u32>,
     /// The byte that leads to each node, ascending among siblings.
@@ -19,7 +25,7 @@ pub(super) struct Trie {
 
 impl Trie {
     /// Builds a trie; a duplicate string gets its smallest id.
-    pub(super) fn new<'a>(strings: impl Iterator<Item = (&'a str, u32)>) -> Trie {
+    pub fn new<'a>(strings: impl Iterator<Item = (&'a str, u32)>) -> Trie {
         let mut sorted: Vec<(&[u8], u32)> = strings.map(|(s, id)| (s.as_bytes(), id)).collect();
         sorted.sort_unstable();
         sorted.dedup_by_key(|entry| entry.0);
@@ -48,10 +54,7 @@ impl Trie {
     }
 
     /// The strings that are prefixes of `text`, shortest first: their lengths and ids.
-    pub(super) fn prefixes<'a>(
-        &'a self,
-        text: &'a [u8],
-    ) -> impl Iterator<Item = (usize, u32)> + 'a {
+    pub fn prefixes<'a>(&'a self, text: &'a [u8]) -> impl Iterator<Item = (usize, u32)> + 'a {
         let mut node = 0;
         let nodes = text.iter().map_while(move |byte| {
             let start = *self.children.get(node)? as usize;
@@ -64,26 +67,7 @@ impl Trie {
     }
 
     /// The longest string that is a prefix of `text`.
-    pub(super) fn longest(&self, text: &[u8]) -> Option<(usize, u32)> {
+    pub fn longest(&self, text: &[u8]) -> Option<(usize, u32)> {
         self.prefixes(text).last()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Trie;
-
-    #[test]
-    fn finds_every_prefix() {
-        let strings = ["a", "ab", "abc", "b", "\u{2581}", "\u{2581}a"];
-        let trie = Trie::new(strings.iter().copied().zip(0..));
-        let of = |text: &str| trie.prefixes(text.as_bytes()).collect::<Vec<_>>();
-        assert_eq!(of("abd"), [(1, 0), (2, 1)]);
-        assert_eq!(of("abcd"), [(1, 0), (2, 1), (3, 2)]);
-        assert_eq!(of("\u{2581}a"), [(3, 4), (4, 5)]);
-        assert_eq!(of("c"), []);
-        assert_eq!(trie.longest(b"abcabc"), Some((3, 2)));
-        assert_eq!(Trie::default().longest(b"a"), None);
-        assert_eq!(Trie::new([].into_iter()).longest(b"a"), None);
     }
 }

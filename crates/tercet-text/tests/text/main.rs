@@ -1,4 +1,4 @@
-//! Tests of tokenizers, answers, grammars and training data.
+//! Tests of tokenizers, answers, grammars and training data. `units` tests single parts.
 #![allow(
     clippy::unwrap_used,
     reason = "a failed step of a test ends it; helpers are not test functions to clippy"
@@ -14,3 +14,4 @@ mod dataset_files;
 mod gbnf;
 mod tokenizer;
 mod tokenizer_references;
+mod units;

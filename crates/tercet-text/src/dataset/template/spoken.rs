@@ -85,7 +85,10 @@ impl TemplateText {
     }
 
     /// Number of stored ranges, for the accounting of memory.
-    pub(super) fn range_count(&self) -> usize {
+    /// Public for the tests, as [`internals`](crate::internals).
+    #[doc(hidden)]
+    #[must_use]
+    pub fn range_count(&self) -> usize {
         match &self.origin {
             TextOrigin::Template | TextOrigin::People => 0,
             TextOrigin::Mixed(ranges) => ranges.len(),
@@ -93,20 +96,29 @@ impl TemplateText {
     }
 
     /// A part of the text; the range is in bounds and at character boundaries.
-    pub(super) fn part(&self, range: Range<usize>) -> TemplateText {
+    /// Public for the tests, as [`internals`](crate::internals).
+    #[doc(hidden)]
+    #[must_use]
+    pub fn part(&self, range: Range<usize>) -> TemplateText {
         let mut part = TemplateTextBuilder::default();
         part.push_part(self, range);
         part.finish()
     }
 
     /// The part `inner`, which is a slice of this text.
-    pub(super) fn part_of(&self, inner: &str) -> TemplateText {
+    /// Public for the tests, as [`internals`](crate::internals).
+    #[doc(hidden)]
+    #[must_use]
+    pub fn part_of(&self, inner: &str) -> TemplateText {
         let start = inner.as_ptr() as usize - self.text.as_ptr() as usize;
         self.part(start..start + inner.len())
     }
 
     /// The text after a change of its characters.
-    pub(super) fn mapped(&self, text: &str) -> TemplateText {
+    /// Public for the tests, as [`internals`](crate::internals).
+    #[doc(hidden)]
+    #[must_use]
+    pub fn mapped(&self, text: &str) -> TemplateText {
         TemplateText::of(Arc::from(text), self.has_literal())
     }
 }
@@ -120,8 +132,16 @@ impl Deref for TemplateText {
 }
 
 /// Builds a text from parts.
+///
+/// ```
+/// use tercet_text::internals::TemplateTextBuilder;
+/// let mut whole = TemplateTextBuilder::default();
+/// whole.push_str("<s>", false);
+/// whole.push_str("ab", true);
+/// assert_eq!(whole.finish().literal_ranges(), [3..5]);
+/// ```
 #[derive(Debug, Default)]
-pub(super) struct TemplateTextBuilder {
+pub struct TemplateTextBuilder {
     text: String,
     literal: Vec<Range<usize>>,
 }
@@ -132,7 +152,7 @@ impl TemplateTextBuilder {
     }
 
     /// Appends literal text, or text of the template.
-    pub(super) fn push_str(&mut self, text: &str, is_literal: bool) {
+    pub fn push_str(&mut self, text: &str, is_literal: bool) {
         let start = self.text.len();
         self.text.push_str(text);
         if is_literal && !text.is_empty() {
@@ -140,12 +160,13 @@ impl TemplateTextBuilder {
         }
     }
 
-    pub(super) fn push(&mut self, text: &TemplateText) {
+    /// Appends a text.
+    pub fn push(&mut self, text: &TemplateText) {
         self.push_part(text, 0..text.len());
     }
 
     /// Appends a part of a text.
-    pub(super) fn push_part(&mut self, text: &TemplateText, range: Range<usize>) {
+    pub fn push_part(&mut self, text: &TemplateText, range: Range<usize>) {
         let ranges = match &text.origin {
             TextOrigin::Template => return self.push_str(&text[range], false),
             TextOrigin::People => return self.push_str(&text[range], true),
@@ -175,7 +196,9 @@ impl TemplateTextBuilder {
         (self.text, self.literal)
     }
 
-    pub(super) fn finish(self) -> TemplateText {
+    /// The text.
+    #[must_use]
+    pub fn finish(self) -> TemplateText {
         let origin = match &self.literal[..] {
             [] => TextOrigin::Template,
             [all] if *all == (0..self.text.len()) => TextOrigin::People,
@@ -185,40 +208,5 @@ impl TemplateTextBuilder {
             text: self.text.into(),
             origin,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_keep_their_origin() {
-        let mut whole = TemplateTextBuilder::default();
-        whole.push_str("<s>", false);
-        whole.push_str("ab", true);
-        whole.push_str("cd", true);
-        whole.push_str("</s>", false);
-        whole.push_str("e", true);
-        let whole = whole.finish();
-        assert_eq!(whole.literal_ranges(), [3..7, 11..12]);
-        assert_eq!(whole.part(4..12).literal_ranges(), [0..3, 7..8]);
-        assert!(whole.part(0..3).literal_ranges().is_empty());
-        assert_eq!(whole.part(3..7).range_count(), 0);
-        assert_eq!(
-            whole
-                .part_of(whole.trim_start_matches("<s>a"))
-                .literal_ranges(),
-            [0..3, 7..8]
-        );
-        assert!(whole.part(0..0).literal_ranges().is_empty());
-        assert_eq!(
-            whole.mapped("X").literal_ranges(),
-            std::slice::from_ref(&(0..1))
-        );
-        let mut two = TemplateTextBuilder::default();
-        two.push(&whole);
-        two.push_part(&whole, 3..5);
-        assert_eq!(two.finish().literal_ranges(), [3..7, 11..14]);
     }
 }

@@ -1,4 +1,9 @@
-use super::*;
+//! Answers in a default format and in one of a template: whole, in pieces, cut and malformed.
+
+use tercet_text::answer::{
+    AnswerEvent, AnswerFormat, AnswerParser, AnswerTool, ParsedAnswer, ToolCall,
+};
+use tercet_text::dataset::ChatTemplate;
 
 fn tools() -> Vec<AnswerTool> {
     ["add", "now"]
@@ -225,7 +230,7 @@ fn answers_are_parsed_whole_and_in_pieces() {
 #[test]
 fn text_after_a_cut_value_is_no_answer() {
     let source = "{# <tool_call> <function=a> #}{% for m in messages %}{{ m.content }}{% endfor %}";
-    let template = crate::dataset::ChatTemplate::new(source, &[]).unwrap();
+    let template = ChatTemplate::new(source, &[]).unwrap();
     let format = AnswerFormat::from_template(&template);
     let parser = AnswerParser::new(&format, &tools(), "");
     let begin = "So: <tool_call>\n<function=add>\n<parameter=a>\nx</parameter> y";
@@ -282,7 +287,7 @@ fn text_and_arguments_arrive_as_they_are_written() {
     assert_eq!(parser.push("two"), arguments("two"));
     assert_eq!(parser.push("\", \"b\": 1"), arguments("\",\"b\":1"));
     // A JSON answer is no call as soon as its first key tells so.
-    let mut json = super::tests::parser("");
+    let mut json = self::parser("");
     assert_eq!(json.push("{\"x\": "), text("{\"x\":"));
 }
 
