@@ -48,15 +48,3 @@ fn message(payload: &(dyn Any + Send)) -> String {
         .unwrap_or("no message");
     format!("the reader of this format failed: {}", clip(text))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::contained;
-
-    #[test]
-    fn a_panic_becomes_an_error_with_its_message() {
-        assert_eq!(contained(|| 3), Ok(3));
-        let failed = contained(|| -> u8 { panic!("rate {}", 0) });
-        assert!(failed.unwrap_err().ends_with("rate 0"));
-    }
-}

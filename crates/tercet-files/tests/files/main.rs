@@ -8,6 +8,7 @@
 mod common;
 
 mod folders;
+mod foreign;
 mod gguf;
 mod parts;
 mod rejected;
