@@ -33,19 +33,34 @@ impl std::fmt::Display for OnnxDType {
 }
 
 /// A dtype that the graph does not have.
+///
+/// ```
+/// use tercet_onnx::internals::Narrow;
+/// assert_eq!(Narrow::U4.carrier(), tercet_ir::DType::U8);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Narrow {
+pub enum Narrow {
+    /// Unsigned integers of 16 bits.
     U16,
     /// Each number is stored as the I64 with the same bits, which is equal modulo 2^64.
     U64,
+    /// Unsigned integers of 4 bits.
     U4,
+    /// Signed integers of 4 bits.
     I4,
+    /// Unsigned integers of 2 bits.
     U2,
+    /// Signed integers of 2 bits.
     I2,
+    /// Floats with 4 bits of exponent and 3 of mantissa, without infinities.
     E4M3FN,
+    /// As `E4M3FN`, without a negative zero.
     E4M3FNUZ,
+    /// Floats with 5 bits of exponent and 2 of mantissa.
     E5M2,
+    /// As `E5M2`, without infinities and a negative zero.
     E5M2FNUZ,
+    /// Floats with 2 bits of exponent and 1 of mantissa, without infinities and NaN.
     E2M1,
     /// Strings, stored as indices into the model's string table (`strings`).
     Text,
@@ -53,20 +68,35 @@ pub(crate) enum Narrow {
 
 /// A small float format: sign, exponent, mantissa. An element with exponent and mantissa 0 is zero,
 /// unless `special` differs.
+///
+/// ```
+/// use tercet_onnx::internals::{Minifloat, Narrow};
+/// let format: Minifloat = Narrow::E5M2.float().expect("a float");
+/// assert_eq!((format.exponent_bits, format.mantissa_bits), (5, 2));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Minifloat {
-    pub(crate) exponent_bits: u32,
-    pub(crate) mantissa_bits: u32,
+pub struct Minifloat {
+    /// The number of bits of the exponent.
+    pub exponent_bits: u32,
+    /// The number of bits of the mantissa.
+    pub mantissa_bits: u32,
     /// The exponent of the smallest normal number.
     pub(crate) min_exponent: i32,
-    pub(crate) greatest: f64,
+    /// The largest finite number.
+    pub greatest: f64,
     /// The bit patterns that encode infinities and NaN.
-    pub(crate) special: MinifloatSpecials,
+    pub special: MinifloatSpecials,
 }
 
 /// The bit patterns of a small float format that encode infinities and NaN.
+///
+/// ```
+/// use tercet_onnx::internals::{MinifloatSpecials, Narrow};
+/// let format = Narrow::E5M2.float().expect("a float");
+/// assert_eq!(format.special, MinifloatSpecials::Ieee);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MinifloatSpecials {
+pub enum MinifloatSpecials {
     /// A bit pattern of ones, apart from the sign, is NaN. There are no infinities.
     OnesAreNan,
     /// As IEEE 754: the maximum exponent is infinity with mantissa 0, otherwise NaN.
@@ -79,7 +109,7 @@ pub(crate) enum MinifloatSpecials {
 
 impl Narrow {
     /// The graph dtype that stores the values.
-    pub(crate) fn carrier(self) -> DType {
+    pub fn carrier(self) -> DType {
         match self {
             Narrow::U16 => DType::I32,
             Narrow::U64 | Narrow::Text => DType::I64,
@@ -121,7 +151,7 @@ impl Narrow {
     }
 
     /// The format, if this is a float dtype.
-    pub(crate) fn float(self) -> Option<Minifloat> {
+    pub fn float(self) -> Option<Minifloat> {
         let format = |exponent_bits, mantissa_bits, min_exponent, greatest, special| Minifloat {
             exponent_bits,
             mantissa_bits,
@@ -160,7 +190,7 @@ impl Narrow {
     }
 
     /// The value of an element's bit pattern.
-    pub(crate) fn value(self, code: u64) -> f64 {
+    pub fn value(self, code: u64) -> f64 {
         if let Some(format) = self.float() {
             return format.value(code);
         }

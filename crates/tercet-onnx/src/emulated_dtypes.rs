@@ -4,10 +4,8 @@
 //! that inspect dtypes (casts, quantization) handle narrow values themselves. Operators without a
 //! rule reject narrow values.
 
-mod float;
-#[cfg(test)]
-mod tests;
-mod unsigned;
+pub mod float;
+pub mod unsigned;
 
 use std::rc::Rc;
 
@@ -154,7 +152,7 @@ impl EmulationPlan {
 }
 
 /// Wraps integers in the carrier modulo two to the bit width.
-fn wrap(g: &mut Graph, narrow: Narrow, x: Value) -> Result<Value, NodeErrorKind> {
+pub fn wrap(g: &mut Graph, narrow: Narrow, x: Value) -> Result<Value, NodeErrorKind> {
     let carrier = narrow.carrier();
     let (Some((least, greatest)), bits) = (narrow.int_range(), narrow.bits()) else {
         return Ok(x);
@@ -169,7 +167,7 @@ fn wrap(g: &mut Graph, narrow: Narrow, x: Value) -> Result<Value, NodeErrorKind>
 }
 
 /// As [`wrap`], for a constant tensor.
-fn wrapped(narrow: Narrow, x: &Tensor) -> Result<Tensor, NodeErrorKind> {
+pub fn wrapped(narrow: Narrow, x: &Tensor) -> Result<Tensor, NodeErrorKind> {
     let Some((least, greatest)) = narrow.int_range() else {
         return Ok(x.clone());
     };

@@ -21,7 +21,7 @@ mod file;
 mod movement;
 mod node;
 mod proto;
-mod recurrent;
+pub(crate) mod recurrent;
 mod shapes;
 mod windows;
 mod writer;

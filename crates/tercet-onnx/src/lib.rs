@@ -73,3 +73,11 @@ pub fn read_tensors(bytes: Vec<u8>) -> Result<Vec<(String, tercet_ir::Tensor)>, 
 pub fn read_tensor(bytes: Vec<u8>) -> Result<tercet_ir::Tensor, String> {
     StringTable::default().read_tensor(bytes)
 }
+
+/// Private items that the tests of this crate use. They are no interface: they change without notice.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::elem::{Minifloat, MinifloatSpecials, Narrow};
+    pub use crate::emulated_dtypes::{float, unsigned, wrap, wrapped};
+    pub use crate::export::recurrent::{steps_first, with_rank};
+}

@@ -12,7 +12,7 @@ use crate::error::NodeErrorKind;
 ///
 /// All steps except the rounding to an integer are exact, because they only multiply by powers of
 /// two. Comparisons select the power.
-pub(super) fn round(
+pub fn round(
     g: &mut Graph,
     format: Minifloat,
     x: Value,

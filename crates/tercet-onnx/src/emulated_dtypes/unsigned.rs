@@ -47,7 +47,7 @@ pub(super) fn entry(
 }
 
 /// Whether `a < b`.
-pub(super) fn below(g: &mut Graph, a: Value, b: Value) -> Result<Value, NodeErrorKind> {
+pub fn below(g: &mut Graph, a: Value, b: Value) -> Result<Value, NodeErrorKind> {
     let zero = g.scalar(DType::I64, 0.0)?;
     let less = g.compare(CompareFn::Lt, a, b)?;
     let (a_high, b_high) = (
@@ -93,7 +93,7 @@ fn low_bits(g: &mut Graph) -> Result<Value, NodeErrorKind> {
 }
 
 /// A logical right shift; shifts by 64 or more give 0.
-pub(super) fn shift_right(g: &mut Graph, a: Value, count: Value) -> Result<Value, NodeErrorKind> {
+pub fn shift_right(g: &mut Graph, a: Value, count: Value) -> Result<Value, NodeErrorKind> {
     let (zero, one_) = (g.scalar(DType::I64, 0.0)?, g.scalar(DType::I64, 1.0)?);
     let mask = low_bits(g)?;
     let half = g.binary(BinaryFn::Shr, a, one_)?;
@@ -109,7 +109,7 @@ pub(super) fn shift_right(g: &mut Graph, a: Value, count: Value) -> Result<Value
 
 /// Quotient and remainder. If the divisor is at least 2^63, the quotient is 0 or 1. Otherwise twice
 /// the quotient of the halved dividend is at most one too small.
-pub(super) fn divide(g: &mut Graph, a: Value, b: Value) -> Result<(Value, Value), NodeErrorKind> {
+pub fn divide(g: &mut Graph, a: Value, b: Value) -> Result<(Value, Value), NodeErrorKind> {
     let (zero, one_) = (g.scalar(DType::I64, 0.0)?, g.scalar(DType::I64, 1.0)?);
     let mask = low_bits(g)?;
     let half = g.binary(BinaryFn::Shr, a, one_)?;
@@ -129,7 +129,7 @@ pub(super) fn divide(g: &mut Graph, a: Value, b: Value) -> Result<(Value, Value)
 
 /// Rounds to the nearest float. Values of at least 2^63 are halved first. The last bit is set if
 /// the halving cuts off a one (sticky bit).
-pub(super) fn to_float(g: &mut Graph, x: Value, to: DType) -> Result<Value, NodeErrorKind> {
+pub fn to_float(g: &mut Graph, x: Value, to: DType) -> Result<Value, NodeErrorKind> {
     let (zero, one_) = (g.scalar(DType::I64, 0.0)?, g.scalar(DType::I64, 1.0)?);
     let mask = low_bits(g)?;
     let half = g.binary(BinaryFn::Shr, x, one_)?;
@@ -143,7 +143,7 @@ pub(super) fn to_float(g: &mut Graph, x: Value, to: DType) -> Result<Value, Node
 }
 
 /// Truncates floats to integers. Values of at least 2^63 are converted after subtracting 2^63.
-pub(super) fn from_float(g: &mut Graph, x: Value) -> Result<Value, NodeErrorKind> {
+pub fn from_float(g: &mut Graph, x: Value) -> Result<Value, NodeErrorKind> {
     let x = match g.ty(x).dtype {
         DType::F16 | DType::BF16 => g.cast(x, DType::F32)?,
         _ => x,

@@ -99,7 +99,7 @@ impl ScanGraph {
 }
 
 /// Exchanges the first two axes.
-fn steps_first(g: &mut Graph, x: Value) -> Result<Value, OpError> {
+pub fn steps_first(g: &mut Graph, x: Value) -> Result<Value, OpError> {
     let mut perm: Vec<usize> = (0..g.ty(x).rank()).collect();
     perm.swap(0, 1);
     g.transpose(x, &perm)
@@ -123,7 +123,7 @@ fn write(at: &mut ExportNode<'_>, made: Result<Graph, OpError>, carry: bool) -> 
 }
 
 /// Appends axes of size 1 until the rank is `rank`.
-fn with_rank(g: &mut Graph, mut x: Value, rank: usize) -> Result<Value, OpError> {
+pub fn with_rank(g: &mut Graph, mut x: Value, rank: usize) -> Result<Value, OpError> {
     while g.ty(x).rank() < rank {
         let axis = g.ty(x).rank();
         x = g.unsqueeze(x, axis)?;
@@ -225,21 +225,4 @@ pub(super) fn gated_delta_net(at: &mut ExportNode<'_>, o: &GatedDeltaNet) -> Exp
     };
     let made = ScanGraph::new(at).and_then(|graph| graph.scan(&[0, 1, 2, 3, 4], &[], shape, &step));
     write(at, made, o.carry)
-}
-
-#[cfg(test)]
-mod tests {
-    use tercet_ir::Type;
-
-    use super::*;
-
-    #[test]
-    fn axes_are_appended_and_exchanged() {
-        let mut g = Graph::new();
-        let x = g.input("x", Type::new(DType::F32, [2, 3])).unwrap();
-        let wide = with_rank(&mut g, x, 4).unwrap();
-        assert_eq!(g.ty(wide).to_string(), "f32[2, 3, 1, 1]");
-        let turned = steps_first(&mut g, wide).unwrap();
-        assert_eq!(g.ty(turned).to_string(), "f32[3, 2, 1, 1]");
-    }
 }

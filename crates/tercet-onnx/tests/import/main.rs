@@ -1,4 +1,6 @@
-//! Tests of importing hand-made models: constant folding, unsupported constructs and invalid files.
+//! Tests of importing models. Most of them are hand-made: constant folding, unsupported constructs
+//! and invalid files. `models` has those of other tools, and `units` tests single parts of the
+//! library.
 
 mod codes;
 mod folded;
@@ -7,9 +9,11 @@ mod incomplete;
 mod learned;
 mod made;
 mod microsoft;
+mod models;
 mod narrow;
 mod session;
 mod special_values;
+mod units;
 
 use made::{Model, attr_int, attr_ints, node};
 use tercet::{Device, Tensor};

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use tercet_ir::{DType, EvalCtx, Graph, Tensor, TensorType, Value, evaluate};
-
-use super::{float, unsigned, wrap, wrapped};
-use crate::elem::{Minifloat, MinifloatSpecials, Narrow};
-use crate::error::NodeErrorKind;
+use tercet_onnx::NodeErrorKind;
+use tercet_onnx::internals::{
+    Minifloat, MinifloatSpecials, Narrow, float, unsigned, wrap, wrapped,
+};
 
 const FLOATS: [Narrow; 5] = [
     Narrow::E4M3FN,
