@@ -5,23 +5,23 @@
 //! Quantized and half-precision weights stay in their stored format. The graph computes in F32
 //! unless it is converted to another dtype.
 
-mod batch;
+pub(crate) mod batch;
 mod compiled_decoder;
 pub(crate) mod cross_attention;
 mod decoder;
 mod dummy_weights;
-mod encoder;
-mod generator;
+pub(crate) mod encoder;
+pub(crate) mod generator;
 mod multi_lora;
-mod sampling;
+pub(crate) mod sampling;
 mod seq2seq;
 pub(crate) mod speech;
-mod token_sampler;
-mod trainable;
+pub(crate) mod token_sampler;
+pub(crate) mod trainable;
 pub mod training;
 mod vision;
-mod vision_language;
-mod weight_transforms;
+pub(crate) mod vision_language;
+pub(crate) mod weight_transforms;
 mod weights;
 
 use tercet::ops::Op;
@@ -309,7 +309,7 @@ fn check_dropout(p: f64) -> Result<f64, ModelError> {
 }
 
 /// A graph under construction and the weights it reads.
-struct ModelBuilder<'a> {
+pub(crate) struct ModelBuilder<'a> {
     graph: Graph,
     params: Vec<(String, Tensor)>,
     weights: &'a Weights,
@@ -570,29 +570,10 @@ impl<'a> ModelBuilder<'a> {
 /// Splits a factor into a power of two near its square root and the remaining factor. The power of
 /// two scales the matmul input, the other factor scales the result. With this split, both the
 /// unscaled sums and a small input stay within the range of F16.
-fn parts(factor: f32) -> (f32, f32) {
+pub fn parts(factor: f32) -> (f32, f32) {
     let before = (factor.abs().log2() / 2.0).round().exp2();
     match before.is_normal() {
         true => (before, factor / before),
         false => (1.0, factor),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parts;
-
-    #[test]
-    fn factors_are_parted_without_rounding() {
-        for factor in [1.0, 3e-4, 1.2e-5, -0.75, 6e4, 0.0, 1e-45, f32::MAX] {
-            let (before, after) = parts(factor);
-            assert_eq!(before * after, factor);
-            assert_eq!(before.to_bits() & 0x7F_FFFF, 0, "{factor}: a power of two");
-            let even = before.log2() - after.abs().log2();
-            assert!(
-                factor == 0.0 || even.abs() <= 1.0,
-                "{factor}: {before} and {after}"
-            );
-        }
     }
 }

@@ -5,7 +5,7 @@
 //! the reference's library (Pillow).
 
 mod decode;
-mod orientation;
+pub(crate) mod orientation;
 mod processor;
 mod resample;
 mod tiles;

@@ -39,3 +39,24 @@ pub use config::{
 pub use hf::{ClassHead, HfError, HfFolder, SentenceFolder, SentencePrompts};
 pub use image::{Image, ImageError, ImageProcessor, ImageTileProcessor};
 pub use low_rank::{Adapter, AdapterError, LowRank};
+
+/// Private items that the tests of this crate use. They are no interface: they change without
+/// notice.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::builder::batch::sequence::{CacheSlot, PrefixCheckpoint};
+    pub use crate::builder::encoder::embedder::{overlap_start, piece_boundary};
+    pub use crate::builder::encoder::entities::joined;
+    pub use crate::builder::encoder::relative::{both_ways, bucket};
+    pub use crate::builder::encoder::runner::{EncoderBatchBounds, group};
+    pub use crate::builder::generator::drafts::repeated;
+    pub use crate::builder::parts;
+    pub use crate::builder::sampling::chain::SamplingState;
+    pub use crate::builder::token_sampler::{leader, spread};
+    pub use crate::builder::trainable::uniform;
+    pub use crate::builder::vision_language::prompt::{expand_image_tokens, places, tokens_around};
+    pub use crate::builder::weight_transforms::{BLOCK, CODES, part_pairs, repack, transpose_rows};
+    pub use crate::config::family_names::{MAX_NEAR, similarity};
+    pub use crate::config::known_keys::{ConfigClass, KEYS, is_base, is_same, scaling_reads};
+    pub use crate::image::orientation::{Orientation, SHORT, TAG, tag};
+}

@@ -237,7 +237,8 @@ impl Adapter {
 }
 
 /// True if the module's name is `name` or ends with the component `name`.
-pub(crate) fn matches_module(module: &str, name: &str) -> bool {
+#[doc(hidden)]
+pub fn matches_module(module: &str, name: &str) -> bool {
     let head = module.strip_suffix(name);
     head.is_some_and(|head| head.is_empty() || head.ends_with('.'))
 }

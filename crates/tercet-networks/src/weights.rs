@@ -55,7 +55,9 @@ impl Weights {
         self.dtype_of_training(&device.fast_matmul_dtypes())
     }
 
-    pub(crate) fn dtype_of_training(&self, faster: &[DType]) -> DType {
+    /// The same for a device on which matmuls in the dtypes `faster` are faster than in F32.
+    #[doc(hidden)]
+    pub fn dtype_of_training(&self, faster: &[DType]) -> DType {
         let [all, wide, bf16] = self.bytes_by_float();
         let has = |dtype: &DType| faster.contains(dtype);
         let order: &[DType] = match () {
@@ -163,26 +165,5 @@ impl DummyWeights {
             scheme: Some(scheme),
             pattern,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn training_takes_the_float_dtype_of_the_weights_if_the_device_gains() {
-        let packed = |scheme| Weights::Dummy(DummyWeights::packed(scheme));
-        let [half, brain, quantized] = [Scheme::F16, Scheme::BF16, Scheme::Q4K].map(packed);
-        let dense = Weights::Dummy(DummyWeights::dense());
-        let both = [DType::F16, DType::BF16];
-        assert_eq!(half.dtype_of_training(&both), DType::F16);
-        assert_eq!(quantized.dtype_of_training(&both), DType::F16);
-        assert_eq!(brain.dtype_of_training(&both), DType::BF16);
-        assert_eq!(half.dtype_of_training(&[DType::BF16]), DType::BF16);
-        // BF16 has a larger range than F16.
-        assert_eq!(brain.dtype_of_training(&[DType::F16]), DType::F32);
-        assert_eq!(dense.dtype_of_training(&both), DType::F32);
-        assert_eq!(half.dtype_of_training(&[]), DType::F32);
     }
 }

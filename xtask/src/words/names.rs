@@ -84,7 +84,8 @@ fn declaration(line: &str) -> Option<(&str, bool)> {
     (!name.is_empty()).then_some((name, is_public))
 }
 
-/// Line and name of each public type whose rustdoc has no block of code.
+/// Line and name of each public type whose rustdoc has no block of code. Hidden types have
+/// no rustdoc.
 pub(super) fn public_types_without_examples(text: &str) -> Vec<(usize, String)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
@@ -101,7 +102,8 @@ pub(super) fn public_types_without_examples(text: &str) -> Vec<(usize, String)> 
             let above = above.trim_start();
             above.starts_with("///") || above.starts_with("#[") || above.starts_with(")]")
         });
-        if !about.into_iter().any(|line| line.contains("```")) {
+        let is_enough = |line: &&str| line.contains("```") || line.trim() == "#[doc(hidden)]";
+        if !about.into_iter().any(is_enough) {
             found.push((index + 1, name.to_string()));
         }
     }
@@ -149,7 +151,7 @@ mod tests {
 
     #[test]
     fn an_example_in_the_rustdoc_counts() {
-        let text = "/// A.\n///\n/// ```\n/// a();\n/// ```\n#[derive(Debug)]\npub struct A;\npub struct B;\nstruct C;\n";
+        let text = "/// A.\n///\n/// ```\n/// a();\n/// ```\n#[derive(Debug)]\npub struct A;\npub struct B;\nstruct C;\n#[doc(hidden)]\npub struct D;\n";
         assert_eq!(public_types_without_examples(text), [(8, "B".to_string())]);
     }
 }

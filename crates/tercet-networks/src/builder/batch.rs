@@ -15,7 +15,7 @@
 mod inputs;
 mod prefix_cache;
 mod run;
-mod sequence;
+pub(crate) mod sequence;
 mod speculation;
 mod windows;
 

@@ -14,13 +14,13 @@
 mod attention_masks;
 mod classifier;
 mod decoder;
-mod embedder;
-mod entities;
+pub(crate) mod embedder;
+pub(crate) mod entities;
 mod heads;
 pub(crate) mod layer;
 mod patches;
-mod relative;
-mod runner;
+pub(crate) mod relative;
+pub(crate) mod runner;
 mod sentence;
 mod text_reader;
 

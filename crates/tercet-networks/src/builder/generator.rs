@@ -5,7 +5,7 @@ use tercet::ops::Op;
 use tercet::random::RngState;
 use tercet::{DType, Executable, Tensor, TensorType};
 
-mod drafts;
+pub(crate) mod drafts;
 mod run;
 mod run_ahead;
 mod speculation;

@@ -230,7 +230,7 @@ fn masked<'a>(
 
 /// First token with the greatest logit, and its lead over the second greatest; `None` if the
 /// greatest is not finite.
-fn leader(logits: impl Iterator<Item = f32>) -> Option<(u32, f64)> {
+pub fn leader(logits: impl Iterator<Item = f32>) -> Option<(u32, f64)> {
     let (mut at, mut best, mut next) = (0, f32::NEG_INFINITY, f32::NEG_INFINITY);
     for (i, x) in logits.enumerate() {
         if x > best {
@@ -244,31 +244,10 @@ fn leader(logits: impl Iterator<Item = f32>) -> Option<(u32, f64)> {
 }
 
 /// Difference between the greatest and the least finite logit.
-fn spread(logits: &[f32]) -> f64 {
+pub fn spread(logits: &[f32]) -> f64 {
     let finite = logits.iter().filter(|x| x.is_finite());
     let (least, most) = finite.fold((f32::INFINITY, f32::NEG_INFINITY), |(a, b), x| {
         (a.min(*x), b.max(*x))
     });
     f64::from(most) - f64::from(least)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{leader, spread};
-
-    #[test]
-    fn the_first_of_equals_leads_by_nothing() {
-        let of = |row: &[f32]| leader(row.iter().copied());
-        assert_eq!(of(&[1.0, 3.0, 2.5, 3.0]), Some((1, 0.0)));
-        assert_eq!(of(&[1.0, f32::NAN, 2.5]), Some((2, 1.5)));
-        assert_eq!(
-            of(&[f32::NEG_INFINITY, -2.0]),
-            Some((1, f64::INFINITY)),
-            "nothing else is allowed"
-        );
-        assert_eq!(of(&[f32::NEG_INFINITY; 2]), None);
-        assert_eq!(of(&[f32::INFINITY, 0.0]), None);
-        assert_eq!(of(&[]), None);
-        assert_eq!(spread(&[1.0, f32::NEG_INFINITY, -3.0, f32::NAN]), 4.0);
-    }
 }

@@ -13,7 +13,7 @@
 //! token sequences: chunking, prefix caching and truncation work as for text.
 
 mod image_encoder;
-mod prompt;
+pub(crate) mod prompt;
 
 use tercet::{CompileOptions, DType, Device, Dim, Type, Value};
 

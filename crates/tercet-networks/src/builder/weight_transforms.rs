@@ -8,9 +8,10 @@ use super::weights::{WeightMatrix, bytes_error, matrix};
 use super::{ModelError, Weights};
 use tercet_files::weight::ModelWeight;
 
-/// Weights per MXFP4 block. `CODES` is the number of bytes of these weights in a block.
-const BLOCK: usize = 32;
-const CODES: usize = BLOCK / 2;
+/// Weights per MXFP4 block.
+pub const BLOCK: usize = 32;
+/// Bytes of the weights of an MXFP4 block.
+pub const CODES: usize = BLOCK / 2;
 
 impl Weights {
     /// The matrix `[rows, columns]` of a tensor that is stored as `[columns, rows]`.
@@ -80,7 +81,7 @@ impl Weights {
 
 /// Repacks one MXFP4 block: the source packs adjacent weights into a byte, the result packs weight
 /// `i` with weight `i + 16`.
-fn repack(codes: &[u8], scale: u8, to: &mut [u8]) {
+pub fn repack(codes: &[u8], scale: u8, to: &mut [u8]) {
     let code = |i: usize| codes[i / 2] >> (4 * (i % 2)) & 0xF;
     to[0] = scale;
     for (i, to) in to[1..].iter_mut().enumerate() {
@@ -107,7 +108,7 @@ fn plain(name: &str, weight: ModelWeight) -> Result<Tensor, ModelError> {
 }
 
 /// Transposes `[count, columns, rows]` into `[count, rows, columns]`.
-fn transpose_rows(
+pub fn transpose_rows(
     name: &str,
     stored: &Tensor,
     [count, rows, cols]: [usize; 3],
@@ -130,7 +131,7 @@ fn transpose_rows(
 }
 
 /// Reorders each F32 row of `[n, 2 m]`: even elements come before odd elements.
-pub(super) fn part_pairs(name: &str, tensor: &mut Tensor) -> Result<(), ModelError> {
+pub fn part_pairs(name: &str, tensor: &mut Tensor) -> Result<(), ModelError> {
     let len = tensor.shape().last().copied().unwrap_or(1).max(1);
     let elements = tensor.as_slice_mut::<f32>();
     for row in elements
@@ -143,42 +144,4 @@ pub(super) fn part_pairs(name: &str, tensor: &mut Tensor) -> Result<(), ModelErr
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_are_turned_and_parted() {
-        // Two experts of 4 x 3, stored as 3 x 4.
-        let values: Vec<f32> = (0..24).map(|i| i as f32).collect();
-        let stored = Tensor::from_slice(&[2, 3, 4], &values).unwrap();
-        let plain = transpose_rows("w", &stored, [2, 4, 3], false).unwrap();
-        let want = [0.0, 4.0, 8.0, 1.0, 5.0, 9.0];
-        assert_eq!(plain.as_slice::<f32>().unwrap()[..6], want);
-        let parted = transpose_rows("w", &stored, [2, 4, 3], true).unwrap();
-        let want = [0.0, 4.0, 8.0, 2.0, 6.0, 10.0, 1.0, 5.0, 9.0, 3.0, 7.0, 11.0];
-        assert_eq!(parted.as_slice::<f32>().unwrap()[..12], want);
-        let mut bias = Tensor::from_slice(&[2, 4], &values[..8]).unwrap();
-        part_pairs("b", &mut bias).unwrap();
-        let want = [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0];
-        assert_eq!(bias.as_slice::<f32>().unwrap(), want);
-    }
-
-    #[test]
-    fn blocks_of_mxfp4_keep_their_values() {
-        // Values 0 to 15, then 15 to 0, two per byte.
-        let all: Vec<u8> = (0..16).chain((0..16).rev()).collect();
-        let codes: Vec<u8> = all.chunks(2).map(|c| c[0] | c[1] << 4).collect();
-        let mut block = [0; 1 + CODES];
-        repack(&codes, 128, &mut block);
-        let mut values = [0f32; BLOCK];
-        Scheme::Mxfp4.dequantize(&block, &mut values).unwrap();
-        const TABLE: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
-        for (code, value) in all.iter().zip(values) {
-            let sign = if code & 8 == 0 { 1.0 } else { -1.0 };
-            assert_eq!(value, 2.0 * sign * TABLE[usize::from(code & 7)], "{code}");
-        }
-    }
 }

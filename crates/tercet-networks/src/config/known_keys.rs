@@ -14,7 +14,7 @@ use tercet_files::clip;
 use tercet_files::gguf::GgufValue;
 
 /// One JSON object a line: first the keys of all families, then those of each `model_type`.
-const KEYS: &str = include_str!("transformers_keys.jsonl");
+pub const KEYS: &str = include_str!("transformers_keys.jsonl");
 
 /// The names of the keys `<architecture>.*` that llama.cpp publishes, one a line.
 const GGUF_KEYS: &str = include_str!("gguf_keys.txt");
@@ -50,7 +50,8 @@ pub(super) fn note(path: String) {
 }
 
 /// The keys that a configuration class of `transformers` defines.
-pub(super) struct ConfigClass(Map<String, Value>);
+#[doc(hidden)]
+pub struct ConfigClass(Map<String, Value>);
 
 /// The meaning of a configuration key that no reader has read.
 pub(super) enum UnreadKey {
@@ -64,7 +65,7 @@ pub(super) enum UnreadKey {
 
 impl ConfigClass {
     /// The class of a `model_type`; `None` if `transformers` has none.
-    pub(super) fn new(model_type: &str) -> Option<ConfigClass> {
+    pub fn new(model_type: &str) -> Option<ConfigClass> {
         let start = format!("{{\"model_type\":\"{model_type}\",");
         let line = KEYS.lines().find(|line| line.starts_with(&start))?;
         serde_json::from_str(line).ok().map(ConfigClass)
@@ -136,7 +137,7 @@ impl ConfigClass {
 }
 
 /// Whether this type of rotary scaling reads a key of `rope_parameters`.
-pub(super) fn scaling_reads(kind: &str, key: &str) -> bool {
+pub fn scaling_reads(kind: &str, key: &str) -> bool {
     let rope = base().get("rope").and_then(|rope| rope.get(kind)).cloned();
     contains(rope.as_ref(), key)
 }
@@ -146,7 +147,8 @@ fn base() -> Map<String, Value> {
     serde_json::from_str(first).unwrap_or_default()
 }
 
-fn is_base(key: &str) -> bool {
+/// Whether the configurations of all families have the key.
+pub fn is_base(key: &str) -> bool {
     contains(base().get("base"), key)
 }
 
@@ -157,7 +159,7 @@ fn contains(list: Option<&Value>, key: &str) -> bool {
 
 /// Whether a value equals the default. For a default of `null`, values that turn a feature off also
 /// count as equal.
-fn is_same(value: &Value, default: &Value) -> bool {
+pub fn is_same(value: &Value, default: &Value) -> bool {
     match (value, default) {
         (Value::Number(one), Value::Number(other)) => one.as_f64() == other.as_f64(),
         (_, Value::Null) => is_off(value),
@@ -214,40 +216,5 @@ pub(super) fn refused(path: String, value: &Value, supported: String) -> ConfigE
         field: path,
         found: clip(&value.to_string()),
         supported,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn every_line_is_read() {
-        for (i, line) in KEYS.lines().enumerate() {
-            let parsed: Map<String, Value> = serde_json::from_str(line).unwrap();
-            assert_eq!(parsed.contains_key("model_type"), i > 0, "{line}");
-        }
-        assert!(is_base("architectures") && scaling_reads("yarn", "beta_fast"));
-        assert!(!scaling_reads("linear", "beta_fast"));
-    }
-
-    #[test]
-    fn every_family_has_its_class() {
-        let kinds = super::super::family_names().into_iter();
-        let names = kinds.flat_map(|of| of.model_types);
-        for name in names.chain(["gemma3_text", "qwen3_5_moe_text"]) {
-            // Kimi K2 has the class of DeepSeek V3.
-            let known = ConfigClass::new(name).is_some();
-            assert_eq!(known, name != "kimi_k2", "{name}");
-        }
-    }
-
-    #[test]
-    fn defaults_are_compared_as_numbers_and_null_as_off() {
-        assert!(is_same(&json!(1), &json!(1.0)) && is_same(&json!(false), &Value::Null));
-        assert!(is_same(&json!([]), &Value::Null) && !is_same(&json!(2), &Value::Null));
-        assert!(!is_same(&json!(false), &json!(true)) && !is_same(&json!(0), &json!(1)));
     }
 }

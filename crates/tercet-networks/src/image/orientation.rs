@@ -1,14 +1,15 @@
 //! Exif orientation, and rotation of images to upright.
 
 /// The orientation tag in Exif's first directory (Exif 3.0, 4.6.5.1.6).
-const TAG: u16 = 0x0112;
+pub const TAG: u16 = 0x0112;
 /// The type of the tag's value: a 16-bit number.
-const SHORT: u16 = 3;
+pub const SHORT: u16 = 3;
 const ENTRY_BYTES: usize = 12;
 
 /// The sides of the upright image that row 0 and column 0 of the file show, by the tag's value.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Orientation {
+pub enum Orientation {
     /// Value 1 or no tag: row 0 is the top, column 0 the left side.
     Upright,
     /// Value 2: row 0 is the top, column 0 the right side.
@@ -34,7 +35,7 @@ type OrientedOriginFn = fn([usize; 2], usize, usize) -> (usize, usize);
 impl Orientation {
     /// Reads the orientation from Exif data, which begin with a TIFF header; upright if it is
     /// absent or unknown.
-    pub(super) fn from_exif(exif: &[u8]) -> Orientation {
+    pub fn from_exif(exif: &[u8]) -> Orientation {
         match tag(exif) {
             Some(2) => Orientation::Mirrored,
             Some(3) => Orientation::HalfTurn,
@@ -48,7 +49,7 @@ impl Orientation {
     }
 
     /// Rotates RGB pixels of size `[width, height]` to the upright image.
-    pub(super) fn upright(self, size: [usize; 2], rgb: Vec<u8>) -> ([usize; 2], Vec<u8>) {
+    pub fn upright(self, size: [usize; 2], rgb: Vec<u8>) -> ([usize; 2], Vec<u8>) {
         let [width, height] = size;
         let (turned, from): (bool, OrientedOriginFn) = match self {
             Orientation::Upright => return (size, rgb),
@@ -74,7 +75,7 @@ impl Orientation {
 }
 
 /// Reads the value of the orientation tag.
-fn tag(exif: &[u8]) -> Option<u16> {
+pub fn tag(exif: &[u8]) -> Option<u16> {
     let is_little = match exif.get(..4)? {
         b"II*\0" => true,
         b"MM\0*" => false,
@@ -105,72 +106,4 @@ fn tag(exif: &[u8]) -> Option<u16> {
         }
     }
     None
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Exif data with another tag, followed by this orientation.
-    fn exif(is_little: bool, value: u16) -> Vec<u8> {
-        let short = |x: u16| match is_little {
-            true => x.to_le_bytes(),
-            false => x.to_be_bytes(),
-        };
-        let long = |x: u32| match is_little {
-            true => x.to_le_bytes(),
-            false => x.to_be_bytes(),
-        };
-        let mut bytes = if is_little { b"II*\0" } else { b"MM\0*" }.to_vec();
-        bytes.extend(long(10));
-        bytes.extend([0, 0]);
-        bytes.extend(short(2));
-        for (tag, value) in [(0x0100, 7), (TAG, value)] {
-            bytes.extend(short(tag));
-            bytes.extend(short(SHORT));
-            bytes.extend(long(1));
-            bytes.extend(short(value));
-            bytes.extend([0, 0]);
-        }
-        bytes
-    }
-
-    #[test]
-    fn orientations_are_found_and_damaged_data_say_none() {
-        for is_little in [true, false] {
-            for value in 0..10 {
-                assert_eq!(tag(&exif(is_little, value)), Some(value));
-            }
-            let whole = exif(is_little, 6);
-            assert_eq!(Orientation::from_exif(&whole), Orientation::QuarterTurn);
-            for len in 0..whole.len() - 2 {
-                assert_eq!(Orientation::from_exif(&whole[..len]), Orientation::Upright);
-            }
-            let mut far = whole;
-            far[4..8].fill(0xff);
-            assert_eq!(Orientation::from_exif(&far), Orientation::Upright);
-        }
-        let upright = Orientation::from_exif(&exif(true, 9));
-        assert_eq!(upright, Orientation::Upright);
-    }
-
-    #[test]
-    fn pictures_are_turned_upright() {
-        // a b c
-        // d e f
-        let file: Vec<u8> = b"abcdef".iter().flat_map(|&x| [x; 3]).collect();
-        let upright = |value| {
-            let orientation = Orientation::from_exif(&exif(false, value));
-            let ([width, _], rgb) = orientation.upright([3, 2], file.clone());
-            let letters: Vec<u8> = rgb.chunks(3).map(|pixel| pixel[0]).collect();
-            let rows: Vec<_> = letters.chunks(width).map(String::from_utf8_lossy).collect();
-            rows.join(" ")
-        };
-        let all: Vec<String> = (1..=8).map(upright).collect();
-        let want = [
-            "abc def", "cba fed", "fed cba", "def abc", "ad be cf", "da eb fc", "fc eb da",
-            "cf be ad",
-        ];
-        assert_eq!(all, want);
-    }
 }

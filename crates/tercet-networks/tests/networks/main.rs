@@ -15,4 +15,5 @@ mod published_configs;
 mod quantised_damage;
 mod quantised_weights;
 mod training_dtypes;
+mod units;
 mod vocabularies;

@@ -195,20 +195,21 @@ pub enum BatchEventKind {
 }
 
 /// Cache state of one slot.
+#[doc(hidden)]
 #[derive(Default)]
-pub(super) struct CacheSlot {
+pub struct CacheSlot {
     /// Token ids whose keys and values are cached.
-    pub(super) cached_tokens: Vec<u32>,
+    pub cached_tokens: Vec<u32>,
     /// Number of leading cached tokens that were computed in whole prefill chunks.
-    pub(super) chunk_aligned: usize,
+    pub chunk_aligned: usize,
     /// Index of the adapter used for the cached tokens.
     pub(super) adapter: Option<usize>,
     /// Cache scope of the cached tokens.
-    pub(super) cache_scope: String,
+    pub cache_scope: String,
     /// Index of the buffer that holds the current window caches.
     pub(super) buffer_index: usize,
     /// Prefix checkpoint of the cached tokens.
-    pub(super) checkpoint: Option<PrefixCheckpoint>,
+    pub checkpoint: Option<PrefixCheckpoint>,
     /// True if the recurrent states must be restored from the checkpoint before the next run.
     pub(super) needs_restore: bool,
     /// Active sequence of the slot.
@@ -218,12 +219,14 @@ pub(super) struct CacheSlot {
 }
 
 /// Recurrent states and window caches at the start of a prefill chunk.
-pub(super) struct PrefixCheckpoint {
+#[doc(hidden)]
+pub struct PrefixCheckpoint {
     /// Number of tokens before the checkpoint.
-    pub(super) at: usize,
-    pub(super) bank: usize,
+    pub at: usize,
+    /// Index of the bank of buffers that holds the window caches.
+    pub bank: usize,
     /// Recurrent states by name.
-    pub(super) states: Vec<(String, Tensor)>,
+    pub states: Vec<(String, Tensor)>,
 }
 
 impl CacheSlot {
@@ -234,7 +237,7 @@ impl CacheSlot {
 
     /// Number of prompt tokens that the cache already covers, rounded down to whole chunks. The
     /// last prompt token never counts, because its logits are required.
-    pub(super) fn same(&self, sequence: &Sequence, chunk: usize) -> usize {
+    pub fn same(&self, sequence: &Sequence, chunk: usize) -> usize {
         if !self.is_shared_with(sequence) {
             return 0;
         }
@@ -247,7 +250,7 @@ impl CacheSlot {
 
     /// Number of prompt tokens that the checkpoint covers if the prompt starts with them, otherwise
     /// 0. Only models with recurrent states or window caches have checkpoints.
-    pub(super) fn checkpoint_match(&self, sequence: &Sequence) -> usize {
+    pub fn checkpoint_match(&self, sequence: &Sequence) -> usize {
         let Some(kept) = (self.checkpoint.as_ref()).filter(|_| self.is_shared_with(sequence))
         else {
             return 0;
@@ -411,41 +414,6 @@ impl ActiveSequence {
         SampledText {
             tokens: cached,
             penalties_from: self.prompt.len(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn prefixes_are_shared_within_a_scope_only() {
-        let prompt = vec![1, 2, 3, 4, 5];
-        let slot = CacheSlot {
-            cached_tokens: prompt.clone(),
-            chunk_aligned: 4,
-            cache_scope: "a".into(),
-            checkpoint: Some(PrefixCheckpoint {
-                at: 2,
-                bank: 0,
-                states: Vec::new(),
-            }),
-            ..CacheSlot::default()
-        };
-        for (scope, adapter, whole_chunks, checkpoint) in [
-            ("a", None, 4, 2),
-            ("b", None, 0, 0),
-            ("", None, 0, 0),
-            ("a", Some(0), 0, 0),
-        ] {
-            let sequence = Sequence {
-                cache_scope: scope.into(),
-                adapter,
-                ..Sequence::new(prompt.clone(), 1)
-            };
-            assert_eq!(slot.same(&sequence, 2), whole_chunks, "{scope}");
-            assert_eq!(slot.checkpoint_match(&sequence), checkpoint, "{scope}");
         }
     }
 }

@@ -324,7 +324,7 @@ const MAX_PIECE_TRIES: usize = 12;
 
 /// The end of a piece at or before `end`: after white space in its second half, or else between
 /// characters.
-fn piece_boundary(text: &str, start: usize, end: usize) -> usize {
+pub fn piece_boundary(text: &str, start: usize, end: usize) -> usize {
     if end >= text.len() {
         return text.len();
     }
@@ -344,7 +344,7 @@ fn piece_boundary(text: &str, start: usize, end: usize) -> usize {
 
 /// The start of the next piece within a piece: the word that begins in the last part, or else the one
 /// that reaches into it, or else a character. `None` if that would repeat the whole piece or nothing.
-fn overlap_start(text: &str, piece: Range<usize>) -> Option<usize> {
+pub fn overlap_start(text: &str, piece: Range<usize>) -> Option<usize> {
     let least = piece.end - piece.len() / OVERLAP_FRACTION;
     let least = (least..piece.end).find(|at| text.is_char_boundary(*at))?;
     let word_after = |from: usize| {
@@ -374,34 +374,5 @@ fn place(pooling: TextPooling, row: &mut TokenizedRow, (context, pad): (usize, u
             ids.resize(context, pad);
             context - 1
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_end_and_begin_at_words() {
-        let text = "one two three";
-        assert_eq!(piece_boundary(text, 0, 10), 7);
-        assert_eq!(piece_boundary(text, 0, 99), text.len());
-        // No white space in the second half.
-        assert_eq!(piece_boundary(text, 8, 11), 11);
-        let wide = "日本語";
-        assert_eq!(piece_boundary(wide, 0, 4), 3);
-        assert_eq!(piece_boundary(wide, 3, 4), 6);
-    }
-
-    #[test]
-    fn pieces_overlap_by_words() {
-        let of = |text: &str| overlap_start(text, 0..text.len());
-        assert_eq!(of("one two three four x"), Some(19));
-        assert_eq!(of("one two three four"), Some(14));
-        assert_eq!(of("one twothreefourfive"), Some(4));
-        assert_eq!(of("onetwothree"), Some(9));
-        assert_eq!(of("one"), None);
-        assert_eq!(of("日本語日本語"), Some(15));
-        assert_eq!(overlap_start("a bcd", 2..5), None);
     }
 }

@@ -83,14 +83,14 @@ fn by_distance(
 
 /// Bucket of a signed distance: half of the buckets are for keys after the query, half for keys
 /// before it.
-fn both_ways(distance: i64, terms: RelativePositionBias) -> i32 {
+pub fn both_ways(distance: i64, terms: RelativePositionBias) -> i32 {
     let half = terms.buckets / 2;
     let side = if distance > 0 { half as i32 } else { 0 };
     side + bucket(distance.unsigned_abs(), half, terms.farthest)
 }
 
 /// Bucket of an absolute distance: the first half is exact, the second half logarithmic.
-fn bucket(far: u64, buckets: usize, farthest: usize) -> i32 {
+pub fn bucket(far: u64, buckets: usize, farthest: usize) -> i32 {
     let exact = buckets / 2;
     if far < exact as u64 {
         return far as i32;
@@ -99,25 +99,4 @@ fn bucket(far: u64, buckets: usize, farthest: usize) -> i32 {
     let ratio = (far as f32 / exact as f32).ln() / (farthest as f32 / exact as f32).ln();
     let beyond = exact as i32 + (ratio * (buckets - exact) as f32) as i32;
     beyond.min(buckets as i32 - 1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn buckets_are_exact_near_and_shared_far() {
-        let terms = RelativePositionBias {
-            buckets: 32,
-            farthest: 128,
-        };
-        let of = |d| both_ways(d, terms);
-        assert_eq!([0, -1, -7, -8, -11, -12].map(of), [0, 1, 7, 8, 8, 9]);
-        assert_eq!([1, 7, 8, 127, 128, 5000].map(of), [17, 23, 24, 31, 31, 31]);
-        assert_eq!(of(-5000), 15);
-        assert_eq!(
-            [0, 15, 16, 5000].map(|d| bucket(d, 32, 128)),
-            [0, 15, 16, 31]
-        );
-    }
 }

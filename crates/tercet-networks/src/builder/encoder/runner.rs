@@ -127,15 +127,18 @@ const BATCH: usize = 32;
 const MIN_TOKENS_FOR_FULL_BATCH: usize = 512;
 
 /// Maximum texts per batch and maximum tokens per text.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct EncoderBatchBounds {
-    pub(super) batch: usize,
-    pub(super) max_tokens: usize,
+pub struct EncoderBatchBounds {
+    /// Maximum number of texts of a batch.
+    pub batch: usize,
+    /// Maximum number of tokens of a text.
+    pub max_tokens: usize,
 }
 
 impl EncoderBatchBounds {
     /// Bounds for texts of any length, and bounds for short texts if these have a separate program.
-    fn for_batch(
+    pub fn for_batch(
         batch: Option<usize>,
         most: usize,
     ) -> (EncoderBatchBounds, Option<EncoderBatchBounds>) {
@@ -414,7 +417,7 @@ impl LongTextProgram {
 
 /// Longest prefix of the length-sorted texts that forms the next batch within the bounds. Padding
 /// is limited to a fifth of the batch, or to 1/33 once the batch has `max_run_tokens` tokens.
-fn group<'a>(
+pub fn group<'a>(
     order: &'a [usize],
     bounds: EncoderBatchBounds,
     max_run_tokens: usize,
@@ -437,54 +440,4 @@ fn group<'a>(
 
 fn tensor_error(e: tercet::TensorError) -> ModelError {
     ModelError::Unsupported(format!("encoder batch or output: {e}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{EncoderBatchBounds, group};
-
-    #[test]
-    fn texts_of_similar_length_run_together() {
-        let lens = [3, 3, 3, 4, 9, 9, 10, 40];
-        let order: Vec<usize> = (0..lens.len()).collect();
-        let of = |from: usize, batch| {
-            let bounds = EncoderBatchBounds {
-                batch,
-                max_tokens: 40,
-            };
-            group(&order[from..], bounds, usize::MAX, &|at| lens[at])
-        };
-        assert_eq!(of(0, 8), [0, 1, 2, 3]);
-        assert_eq!(of(0, 2), [0, 1]);
-        assert_eq!(of(4, 8), [4, 5, 6]);
-        assert_eq!(of(7, 8), [7]);
-        let bounds = EncoderBatchBounds {
-            batch: 8,
-            max_tokens: 40,
-        };
-        assert_eq!(group(&order, bounds, 9, &|at| lens[at]), [0, 1, 2]);
-    }
-
-    #[test]
-    fn long_texts_have_batches_of_their_own() {
-        let bounds = |batch, most| EncoderBatchBounds {
-            batch,
-            max_tokens: most,
-        };
-        assert_eq!(
-            EncoderBatchBounds::for_batch(None, 256),
-            (bounds(32, 256), None)
-        );
-        let (all, short) = EncoderBatchBounds::for_batch(None, 8192);
-        assert_eq!((all, short), (bounds(2, 8192), Some(bounds(32, 512))));
-        let (all, _) = EncoderBatchBounds::for_batch(Some(5), 100_000);
-        assert_eq!(all, bounds(5, 100_000));
-        // The first long text ends a batch of short texts.
-        let lens = [500, 510, 520];
-        let order = [0, 1, 2];
-        assert_eq!(
-            group(&order, bounds(8, 512), usize::MAX, &|at| lens[at]),
-            [0, 1]
-        );
-    }
 }

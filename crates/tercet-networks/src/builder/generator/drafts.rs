@@ -202,7 +202,7 @@ impl Draft {
 
 /// Tokens after the last earlier occurrence of the longest matching n-gram at the end of `text` and
 /// `next`. If the match reaches the end of the sequence, the draft continues periodically.
-fn repeated(text: &[u32], next: u32, most: usize) -> Vec<u32> {
+pub fn repeated(text: &[u32], next: u32, most: usize) -> Vec<u32> {
     let mut all = Vec::with_capacity(text.len() + 1 + most);
     all.extend_from_slice(text);
     all.push(next);
@@ -220,29 +220,4 @@ fn repeated(text: &[u32], next: u32, most: usize) -> Vec<u32> {
         all.push(all[at]);
     }
     all.split_off(end)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::repeated;
-
-    #[test]
-    fn what_followed_the_last_tokens_is_proposed() {
-        let check = |text: &[u32], most: usize, want: &[u32]| {
-            let (next, before) = text.split_last().unwrap_or((&0, &[]));
-            assert_eq!(repeated(before, *next, most), want, "{text:?}");
-        };
-        check(&[7], 3, &[]);
-        check(&[1, 2, 3, 4], 3, &[]);
-        // A single matching token is too short for an n-gram.
-        check(&[1, 2, 3, 1], 3, &[]);
-        check(&[1, 2, 9, 8, 7, 1, 2], 3, &[9, 8, 7]);
-        // The longest n-gram takes precedence over the last occurrence.
-        check(&[1, 2, 9, 1, 2, 5, 6, 1, 2], 2, &[5, 6]);
-        check(&[3, 1, 2, 9, 1, 2, 5, 3, 1, 2], 1, &[9]);
-        // The draft continues past the end of the sequence.
-        check(&[4, 4, 4], 4, &[4, 4, 4, 4]);
-        check(&[1, 2, 3, 1, 2, 3, 1, 2], 5, &[3, 1, 2, 3, 1]);
-        check(&[1, 2, 9, 1, 2], 0, &[]);
-    }
 }

@@ -134,10 +134,11 @@ impl MirostatOptions {
 const MIROSTAT_TOKENS: usize = 100;
 
 /// What sampling remembers between the tokens of a text.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(in crate::builder) struct SamplingState {
+pub struct SamplingState {
     /// Mirostat's maximum surprise of a token; `None` before the first token of a text.
-    mu: Option<f64>,
+    pub mu: Option<f64>,
 }
 
 /// The tokens that may still be sampled, with their logits.
@@ -397,6 +398,3 @@ fn exponent_count(probabilities: &[f64], vocab: usize, mu: f64) -> f64 {
     let power = epsilon * mu.exp2() / (1.0 - (vocab as f64).powf(-epsilon));
     power.powf(1.0 / s)
 }
-
-#[cfg(test)]
-mod tests;

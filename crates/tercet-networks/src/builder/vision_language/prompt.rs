@@ -7,13 +7,13 @@ use crate::image::ImageTiles;
 
 /// Minimum number of marker tokens for an image with these tiles: markers before each tile and
 /// after the last.
-pub(super) fn tokens_around(tiles: ImageTiles) -> usize {
+pub fn tokens_around(tiles: ImageTiles) -> usize {
     2 * tiles.count() + 1
 }
 
 /// The prompt with the placeholders at `places` expanded to `rows` placeholders per tile, and its
 /// literal ranges. There are as many places as images, or there are no images.
-pub(super) fn expand_image_tokens(
+pub fn expand_image_tokens(
     (prompt, literal): (&str, &[Range<usize>]),
     places: &[usize],
     pictures: &[ImageTiles],
@@ -40,7 +40,7 @@ pub(super) fn expand_image_tokens(
 }
 
 /// The positions of the `<image>` placeholders in a prompt, outside of its literal ranges.
-pub(super) fn places(prompt: &str, literal: &[Range<usize>]) -> Vec<usize> {
+pub fn places(prompt: &str, literal: &[Range<usize>]) -> Vec<usize> {
     let found = prompt.match_indices(IMAGE).map(|(at, _)| at);
     let is_literal = |at: &usize| {
         let mut ranges = literal.iter();
@@ -61,52 +61,4 @@ fn push_picture(text: &mut String, tiles: ImageTiles, places: &str) {
         text.push('\n');
     }
     text.push_str(&format!("{AROUND}{WHOLE}{places}{AROUND}"));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn expand(
-        prompt: &str,
-        literal: &[Range<usize>],
-        pictures: &[ImageTiles],
-        rows: usize,
-    ) -> (String, Vec<Range<usize>>) {
-        let places = places(prompt, literal);
-        expand_image_tokens((prompt, literal), &places, pictures, rows)
-    }
-
-    #[test]
-    fn rows_and_columns_are_counted_from_one() {
-        let whole = ImageTiles {
-            rows: 0,
-            columns: 0,
-        };
-        let split = ImageTiles {
-            rows: 1,
-            columns: 2,
-        };
-        assert_eq!(places("a<image>b<image>", &[]), [1, 9]);
-        assert_eq!(
-            expand("a<image>b<image>", &[], &[whole, split], 2).0,
-            "a<fake_token_around_image><global-img><image><image><fake_token_around_image>b\
-             <fake_token_around_image><row_1_col_1><image><image><fake_token_around_image><row_1_col_2><image><image>\n\
-             \n<fake_token_around_image><global-img><image><image><fake_token_around_image>"
-        );
-        assert_eq!(tokens_around(whole), 3);
-        assert_eq!(expand("a<image>b", &[], &[], 2).0, "a<image>b");
-        // The user's words (the literal range) between two images spell a placeholder.
-        let (text, literal) = expand(
-            "<image><image>b<image>",
-            std::slice::from_ref(&(7..15)),
-            &[whole, whole],
-            1,
-        );
-        assert_eq!(
-            literal.iter().map(|r| &text[r.clone()]).collect::<String>(),
-            "<image>b"
-        );
-        assert_eq!(text.matches(AROUND).count(), 4);
-    }
 }

@@ -1,7 +1,7 @@
 //! Each sampler against its definition, written out in probabilities.
 
-use super::*;
-
+use tercet_networks::internals::SamplingState;
+use tercet_networks::{MirostatOptions, SamplerStep, SamplingOptions};
 const LOGITS: [f32; 8] = [0.5, -1.0, 2.0, 1.5, 0.5, f32::NEG_INFINITY, 1.0, -4.0];
 /// Number of random numbers, evenly spaced.
 const UNITS: u32 = 4000;
