@@ -70,6 +70,15 @@ pub use tune::{TuneError, TuneOptions, TunedProblem, tune};
 #[cfg(feature = "cpu")]
 pub use verify::{NodeDivergence, Verification, verify, verify_optimized};
 
+/// Private items that the tests of this crate use. They are no interface: they change without
+/// notice.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::trace::escaped;
+    #[cfg(feature = "train")]
+    pub use crate::train::sample::FORWARD_PASSES;
+}
+
 /// The example of the README, as a documentation test.
 #[cfg(all(doctest, feature = "cpu"))]
 #[doc = include_str!("../README.md")]

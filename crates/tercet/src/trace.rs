@@ -169,7 +169,7 @@ impl Drop for TraceFile {
 }
 
 /// A text as the contents of a JSON string.
-fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -458,15 +458,5 @@ impl Executable for TracedExecutable {
             Arc::clone(&self.trace),
             self.device,
         )))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_json_strings() {
-        assert_eq!(escaped("a\"b\\c\n"), "a\\\"b\\\\c\\u000a");
     }
 }

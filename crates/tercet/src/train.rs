@@ -59,7 +59,7 @@ mod error;
 mod evaluate;
 pub mod optim;
 mod params;
-mod sample;
+pub(crate) mod sample;
 mod scale;
 mod schedule;
 mod single;

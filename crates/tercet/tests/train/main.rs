@@ -9,6 +9,7 @@ mod executors;
 mod fused;
 mod optimizers;
 mod recompute;
+mod sample;
 mod scale;
 mod schedule;
 mod trainer;

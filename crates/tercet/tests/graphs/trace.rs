@@ -1,6 +1,4 @@
 //! Execution traces of graphs and training steps by [`DeviceOptions::trace`].
-#![cfg(all(feature = "cpu", feature = "train"))]
-#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::path::PathBuf;
 

@@ -1,8 +1,4 @@
 //! Tests of graphs that are written with operators, of outputs by name, and of arrays.
-#![allow(
-    clippy::unwrap_used,
-    reason = "a failed step of a test ends it; helpers are not test functions to clippy"
-)]
 
 use tercet::{
     CompileOptions, DType, Device, Graph, GraphBuilder, GraphExpr, RunError, Tensor, Type, one_line,

@@ -1,7 +1,5 @@
 //! Kernels that the driver refuses: the next variant of the family runs, the cache folder remembers
 //! it, and `explain` reports it.
-#![cfg(any(feature = "vulkan", feature = "wgpu"))]
-#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

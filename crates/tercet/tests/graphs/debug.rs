@@ -1,6 +1,4 @@
 //! Switches for diagnosis: results stay right, and commands and inputs are not reused.
-#![cfg(any(feature = "vulkan", feature = "wgpu"))]
-#![allow(clippy::unwrap_used, reason = "tests")]
 
 use tercet::{
     Backend, CompileOptions, DType, DebugSwitches, Device, DeviceOptions, DeviceSwitches,

@@ -1,7 +1,5 @@
 //! Values inside optimized programs: those that normal runs write to memory, and the fused step that
 //! first leaves the reference.
-#![cfg(feature = "cpu")]
-#![allow(clippy::unwrap_used, reason = "tests")]
 
 use tercet::{
     Backend, CompileError, CompileOptions, DType, Device, Executable, Explanation, Graph, NodeId,

@@ -1,7 +1,5 @@
 //! Switches of devices: results stay right with each feature off and each variant forced, and a
 //! choice that does not exist is refused.
-#![cfg(feature = "cpu")]
-#![allow(clippy::unwrap_used, reason = "tests")]
 
 use tercet::{
     CompileError, CompileOptions, DType, Device, DeviceError, DeviceOptions, DeviceSwitches, Graph,
