@@ -92,7 +92,7 @@ fn tag(label: &str) -> (bool, &str) {
     }
 }
 
-/// The entities of a text, from the likeliest class and the byte range of each token.
+/// The entities of a text, from the most probable class and the byte range of each token.
 pub fn joined(
     tokens: impl Iterator<Item = (ClassScore, Range<usize>)>,
     labels: &[String],
