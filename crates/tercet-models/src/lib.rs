@@ -94,6 +94,21 @@ pub use tercet_text::{
     dataset, tokenizer,
 };
 
+/// Private items that the tests of this crate use. They are no interface: they change without
+/// notice.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::context_fit::{CONTEXT_STEP, MemoryUse};
+    pub use crate::generate::StopHoldback;
+    pub use crate::model_path::{ModelPlace, ModelStores};
+    pub use crate::search::files::{Passage, passages};
+    #[cfg(feature = "audio")]
+    pub use crate::speech::audio::resample::Resampler;
+    pub use crate::speech::moonshine::piece;
+    pub use crate::speech::rules::{exp, log_sum, restrict};
+    pub use crate::speech::window::{FallbackRng, compression, drawn, greatest};
+}
+
 /// The example of the README, as a documentation test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

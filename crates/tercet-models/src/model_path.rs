@@ -15,9 +15,12 @@ use tercet_files::FileError;
 use crate::error::ModelPathError;
 
 /// The files of a model on disk.
+#[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ModelPlace {
+pub enum ModelPlace {
+    /// A Hugging Face folder.
     Folder(PathBuf),
+    /// A GGUF file.
     Gguf(PathBuf),
 }
 
@@ -37,12 +40,13 @@ impl OllamaModel {
 }
 
 /// The folders of other tools' models.
+#[doc(hidden)]
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ModelStores {
+pub struct ModelStores {
     /// The cache of the Hugging Face hub, which has a folder `models--ORG--NAME` per model.
-    hub: Option<PathBuf>,
+    pub hub: Option<PathBuf>,
     /// Ollama's store, which has the folders `manifests` and `blobs`.
-    ollama: Option<PathBuf>,
+    pub ollama: Option<PathBuf>,
 }
 
 impl ModelStores {
@@ -51,7 +55,8 @@ impl ModelStores {
         Self::from_vars(&|name| std::env::var_os(name).filter(|v| !v.is_empty()))
     }
 
-    fn from_vars(var: &dyn Fn(&str) -> Option<std::ffi::OsString>) -> Self {
+    /// The folders that these variables select.
+    pub fn from_vars(var: &dyn Fn(&str) -> Option<std::ffi::OsString>) -> Self {
         let home = var("HOME")
             .or_else(|| var("USERPROFILE"))
             .map(PathBuf::from);
@@ -77,7 +82,7 @@ impl ModelStores {
     ///
     /// # Errors
     /// [`ModelPathError`].
-    pub(crate) fn locate(&self, path: &Path) -> Result<ModelPlace, ModelPathError> {
+    pub fn locate(&self, path: &Path) -> Result<ModelPlace, ModelPathError> {
         if path.exists() {
             return place(path);
         }
@@ -145,7 +150,7 @@ impl ModelStores {
     ///
     /// # Errors
     /// [`ModelPathError`].
-    fn ollama_model(&self, path: &Path) -> Result<Option<OllamaModel>, ModelPathError> {
+    pub fn ollama_model(&self, path: &Path) -> Result<Option<OllamaModel>, ModelPathError> {
         let Some(name) = path.to_str().filter(|_| !path.exists()) else {
             return Ok(None);
         };
@@ -261,6 +266,3 @@ fn split_stem(name: &str) -> Option<(&str, &str)> {
     let is_number = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
     (is_number(number) && is_number(count)).then_some((stem, count))
 }
-
-#[cfg(test)]
-mod tests;

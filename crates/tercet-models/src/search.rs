@@ -15,7 +15,7 @@
 //! | `embedder.rs` | the embedding model, and the digest that identifies it |
 
 mod embedder;
-mod files;
+pub(crate) mod files;
 mod index;
 mod indexer;
 

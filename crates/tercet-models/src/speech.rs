@@ -28,16 +28,16 @@
 pub mod audio;
 mod engine;
 mod features;
-mod moonshine;
+pub(crate) mod moonshine;
 mod options;
 mod recognizer;
-mod rules;
+pub(crate) mod rules;
 mod segments;
 mod subtitles;
 mod timing;
 mod transcriber;
 mod whisper;
-mod window;
+pub(crate) mod window;
 
 pub use crate::error::SpeechError;
 pub use options::{SpeechOptions, SpeechTask};

@@ -109,22 +109,23 @@ pub(super) fn hexadecimal(digest: &[u8]) -> String {
 }
 
 /// A part of a text file that one vector represents.
+#[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Passage {
+pub struct Passage {
     /// First and last line, from 1.
-    pub(super) lines: [usize; 2],
+    pub lines: [usize; 2],
     /// The bytes of the passage in the file, without the last line's end.
-    pub(super) bytes: Range<usize>,
+    pub bytes: Range<usize>,
 }
 
 impl Passage {
     /// The text of the passage; line ends are those of Unix.
-    pub(super) fn text(&self, text: &str) -> String {
+    pub fn text(&self, text: &str) -> String {
         text[self.bytes.clone()].replace("\r\n", "\n")
     }
 
     /// A part of this passage of `text`.
-    pub(super) fn part(&self, text: &str, part: Range<usize>) -> Passage {
+    pub fn part(&self, text: &str, part: Range<usize>) -> Passage {
         let start = self.bytes.start;
         let ends = |range: Range<usize>| text[range].matches('\n').count();
         let bytes = start + part.start..start + part.end;
@@ -137,7 +138,7 @@ impl Passage {
 }
 
 /// The passages of a text.
-pub(super) fn passages(text: &str, unit: IndexUnit) -> Vec<Passage> {
+pub fn passages(text: &str, unit: IndexUnit) -> Vec<Passage> {
     let mut all: Vec<Passage> = Vec::new();
     let (mut open, mut start) = (false, 0);
     for (at, line) in text.split_inclusive('\n').enumerate() {
@@ -163,42 +164,4 @@ pub(super) fn passages(text: &str, unit: IndexUnit) -> Vec<Passage> {
         open = unit == IndexUnit::Paragraphs;
     }
     all
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn passages_end_at_blank_lines() {
-        let text = "\na\r\nb\n \t\n\nc\nd";
-        let of = |unit| passages(text, unit);
-        let paragraphs: Vec<([usize; 2], String)> = of(IndexUnit::Paragraphs)
-            .iter()
-            .map(|own| (own.lines, own.text(text)))
-            .collect();
-        assert_eq!(
-            paragraphs,
-            [([2, 3], "a\nb".to_string()), ([6, 7], "c\nd".to_string())]
-        );
-        let lines: Vec<[usize; 2]> = of(IndexUnit::Lines).iter().map(|own| own.lines).collect();
-        assert_eq!(lines, [[2, 2], [3, 3], [6, 6], [7, 7]]);
-        assert!(passages("\n \n", IndexUnit::Paragraphs).is_empty());
-    }
-
-    #[test]
-    fn parts_have_the_lines_of_their_bytes() {
-        let text = "\nab\r\ncd\nef\n";
-        let own = &passages(text, IndexUnit::Paragraphs)[0];
-        assert_eq!((own.lines, own.bytes.clone()), ([2, 4], 1..10));
-        for (part, lines, of) in [
-            (0..2, [2, 2], "ab"),
-            (1..6, [2, 3], "b\ncd"),
-            (4..9, [3, 4], "cd\nef"),
-            (8..9, [4, 4], "f"),
-        ] {
-            let part = own.part(text, part);
-            assert_eq!((part.lines, &*part.text(text)), (lines, of));
-        }
-    }
 }

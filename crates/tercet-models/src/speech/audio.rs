@@ -4,7 +4,7 @@
 //! Files are decoded packet by packet; only the samples that the resampler still needs stay in
 //! memory.
 
-mod resample;
+pub(crate) mod resample;
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek};

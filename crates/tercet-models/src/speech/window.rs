@@ -70,16 +70,20 @@ pub(super) fn decode_window(
 }
 
 /// Random number generator of one decoding attempt.
+#[doc(hidden)]
 #[derive(Clone, Copy)]
-struct FallbackRng {
-    seed: u64,
-    window: u32,
-    attempt: u32,
+pub struct FallbackRng {
+    /// Seed of the transcription.
+    pub seed: u64,
+    /// Index of the window.
+    pub window: u32,
+    /// Index of the attempt.
+    pub attempt: u32,
 }
 
 impl FallbackRng {
     /// Uniform random number in `[0, 1)`.
-    fn unit(self, at: usize) -> f64 {
+    pub fn unit(self, at: usize) -> f64 {
         let key = [self.seed as u32, (self.seed >> 32) as u32];
         let [word, ..] = philox4x32([at as u32, self.window, self.attempt, 0], key);
         f64::from(word) / (1u64 << 32) as f64
@@ -139,7 +143,7 @@ fn attempted(
 }
 
 /// Token with the greatest logit, the lowest id among equals.
-fn greatest(logits: &[f32]) -> Option<u32> {
+pub fn greatest(logits: &[f32]) -> Option<u32> {
     let mut best: Option<(usize, f32)> = None;
     for (token, &logit) in logits.iter().enumerate() {
         if logit > best.map_or(f32::NEG_INFINITY, |(_, logit)| logit) {
@@ -150,7 +154,7 @@ fn greatest(logits: &[f32]) -> Option<u32> {
 }
 
 /// Token sampled at this temperature with the random number `unit`.
-fn drawn(logits: &[f32], temperature: f64, unit: f64) -> Option<u32> {
+pub fn drawn(logits: &[f32], temperature: f64, unit: f64) -> Option<u32> {
     let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     if !top.is_finite() {
         return None;
@@ -174,7 +178,7 @@ fn drawn(logits: &[f32], temperature: f64, unit: f64) -> Option<u32> {
 
 /// zlib compression ratio of the token ids, each stored in the number of bytes that the vocabulary
 /// size requires.
-fn compression(text: &[u32], vocab: usize) -> f64 {
+pub fn compression(text: &[u32], vocab: usize) -> f64 {
     let width = ((vocab as f64).log2() / 8.0) as usize + 1;
     let bytes: Vec<u8> = text
         .iter()
@@ -184,38 +188,4 @@ fn compression(text: &[u32], vocab: usize) -> f64 {
     let packed = encoder.write_all(&bytes).and_then(|()| encoder.finish());
     let packed = packed.expect("invariant: writing to a vector does not fail");
     bytes.len() as f64 / packed.len() as f64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn repetition_compresses() {
-        let same = compression(&[300; 92], 1800);
-        // Reference value from Python's zlib.
-        assert_eq!(same, 184.0 / 13.0);
-        let others: Vec<u32> = (0..92).map(|i| i * 7919 % 1777).collect();
-        let others = compression(&others, 1800);
-        assert!(others < 1.5, "{others}");
-    }
-
-    #[test]
-    fn tokens_are_drawn_by_probability() {
-        let logits = [f32::NEG_INFINITY, 0.0, 3f32.ln(), f32::NEG_INFINITY];
-        let draws = FallbackRng {
-            seed: 7,
-            window: 1,
-            attempt: 2,
-        };
-        let drawn = (0..4000).filter_map(|i| drawn(&logits, 1.0, draws.unit(i)));
-        let counts = drawn.fold([0usize; 4], |mut counts, token| {
-            counts[token as usize] += 1;
-            counts
-        });
-        assert_eq!((counts[0], counts[3]), (0, 0));
-        assert!((2900..3100).contains(&counts[2]), "{counts:?}");
-        assert_eq!(greatest(&logits), Some(2));
-        assert_eq!(greatest(&[f32::NAN, f32::NEG_INFINITY]), None);
-    }
 }

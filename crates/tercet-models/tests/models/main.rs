@@ -26,5 +26,6 @@ mod saved_folders;
 mod speculation;
 mod speculative;
 mod split;
+mod units;
 mod vision_language;
 mod windows;

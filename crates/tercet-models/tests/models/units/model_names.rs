@@ -1,11 +1,11 @@
 //! Tests of model names, in stores that the tests write.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::ffi::OsString;
 use std::fs;
+use std::path::{Path, PathBuf};
 
-use super::*;
+use tercet_models::ModelPathError;
+use tercet_models::internals::{ModelPlace, ModelStores};
 
 /// A new empty folder for the test of this name.
 fn temp_dir(test: &str) -> PathBuf {

@@ -1,0 +1,12 @@
+//! Tests of single functions, most of which are private to the crate.
+
+mod context_fit;
+mod model_names;
+mod moonshine;
+mod passages;
+#[cfg(feature = "audio")]
+mod resampling;
+mod stop_strings;
+mod subtitles;
+mod whisper_rules;
+mod whisper_windows;
