@@ -3,7 +3,7 @@
 mod draft;
 mod encoded_images;
 mod params;
-mod tools;
+pub(crate) mod tools;
 
 use std::path::Path;
 use std::sync::Arc;

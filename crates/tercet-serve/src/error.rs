@@ -8,12 +8,14 @@ use crate::request_log::LoggedError;
 
 /// An error response in the form of the OpenAI routes. [`ApiError::into_oip_response`] is the form of the other
 /// routes.
+#[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ApiError {
-    pub(crate) status: StatusCode,
+pub struct ApiError {
+    /// Status of the response.
+    pub status: StatusCode,
     pub(crate) message: String,
     /// Machine-readable error code.
-    pub(crate) code: &'static str,
+    pub code: &'static str,
     /// Path of the field that caused the error.
     pub(crate) param: Option<String>,
 }
@@ -40,7 +42,7 @@ impl ApiError {
     }
 
     /// An invalid request (status 400).
-    pub(crate) fn bad_request(message: impl Into<String>) -> ApiError {
+    pub fn bad_request(message: impl Into<String>) -> ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, "invalid_request", message)
     }
 
@@ -54,7 +56,8 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message)
     }
 
-    pub(crate) fn overloaded() -> ApiError {
+    /// A full queue (status 503).
+    pub fn overloaded() -> ApiError {
         let message = "all slots are busy and the queue is full; try again later";
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", message)
     }
@@ -68,7 +71,8 @@ impl ApiError {
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "queue_timeout", message)
     }
 
-    pub(crate) fn deadline_exceeded() -> ApiError {
+    /// A request that took too long (status 504).
+    pub fn deadline_exceeded() -> ApiError {
         let message = "the request exceeded its deadline; request fewer tokens, set a longer `deadline_seconds`, or start the server with a longer --deadline";
         ApiError::new(StatusCode::GATEWAY_TIMEOUT, "deadline_exceeded", message)
     }
@@ -83,7 +87,7 @@ impl ApiError {
     }
 
     /// The worker ended without an answer: the server is shutting down, or the worker panicked.
-    pub(crate) fn worker_lost() -> ApiError {
+    pub fn worker_lost() -> ApiError {
         let message =
             "request aborted: the server is shutting down or hit an internal error (see its log)";
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "engine_error", message)

@@ -10,12 +10,14 @@ use std::collections::{HashMap, VecDeque};
 use crate::request_terms::RequestOrder;
 
 /// The queue is full.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct QueueFull;
+pub struct QueueFull;
 
 /// Waiting items with their order.
+#[doc(hidden)]
 #[derive(Debug)]
-pub(crate) struct FairQueue<T> {
+pub struct FairQueue<T> {
     /// In the order of their arrival.
     waiting: VecDeque<WaitingItem<T>>,
     /// Number of running items of each key.
@@ -33,8 +35,15 @@ struct WaitingItem<T> {
     item: T,
 }
 
+impl<T> Default for FairQueue<T> {
+    fn default() -> FairQueue<T> {
+        FairQueue::new()
+    }
+}
+
 impl<T> FairQueue<T> {
-    pub(crate) fn new() -> FairQueue<T> {
+    /// An empty queue.
+    pub fn new() -> FairQueue<T> {
         FairQueue {
             waiting: VecDeque::new(),
             running: HashMap::new(),
@@ -45,12 +54,17 @@ impl<T> FairQueue<T> {
     }
 
     /// Number of waiting items.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
+    /// Whether no item waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// Adds an item. Returns its id, with which it can be removed.
-    pub(crate) fn push(&mut self, order: RequestOrder, item: T) -> u64 {
+    pub fn push(&mut self, order: RequestOrder, item: T) -> u64 {
         let id = self.arrived;
         self.arrived += 1;
         self.waiting.push_back(WaitingItem { id, order, item });
@@ -62,7 +76,7 @@ impl<T> FairQueue<T> {
     ///
     /// # Errors
     /// [`QueueFull`] if too few waiting items have to stand back; the queue is unchanged.
-    pub(crate) fn make_room(
+    pub fn make_room(
         &mut self,
         order: RequestOrder,
         count: usize,
@@ -115,12 +129,12 @@ impl<T> FairQueue<T> {
     }
 
     /// The next item to start.
-    pub(crate) fn peek(&self) -> Option<&T> {
+    pub fn peek(&self) -> Option<&T> {
         Some(&self.waiting.get(self.next()?)?.item)
     }
 
     /// Takes the next item, which counts as running.
-    pub(crate) fn pop(&mut self) -> Option<T> {
+    pub fn pop(&mut self) -> Option<T> {
         let WaitingItem { order, item, .. } = self.waiting.remove(self.next()?)?;
         self.started += 1;
         self.last_starts.insert(order.key, self.started);
@@ -129,7 +143,7 @@ impl<T> FairQueue<T> {
     }
 
     /// An item of this key has ended.
-    pub(crate) fn end(&mut self, key: Option<usize>) {
+    pub fn end(&mut self, key: Option<usize>) {
         if let Some(running) = self.running.get_mut(&key) {
             *running = running.saturating_sub(1);
         }
@@ -141,7 +155,7 @@ impl<T> FairQueue<T> {
     }
 
     /// Takes a waiting item; `None` if it has started.
-    pub(crate) fn remove(&mut self, id: u64) -> Option<T> {
+    pub fn remove(&mut self, id: u64) -> Option<T> {
         let at = self.waiting.iter().position(|waiting| waiting.id == id)?;
         Some(self.waiting.remove(at)?.item)
     }
@@ -166,96 +180,5 @@ impl<T> FairQueue<T> {
             (priority, running, last_start, *at)
         });
         Some(next?.0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-
-    use super::*;
-
-    fn order(key: usize, priority: i64) -> RequestOrder {
-        let key = Some(key);
-        RequestOrder { key, priority }
-    }
-
-    fn queue(items: &[(&'static str, RequestOrder)]) -> FairQueue<&'static str> {
-        let mut queue = FairQueue::new();
-        for (name, order) in items {
-            queue.push(*order, *name);
-        }
-        queue
-    }
-
-    /// The order in which items start on `workers` workers, of which the oldest becomes free.
-    fn starts(workers: usize, items: &[(&'static str, RequestOrder)]) -> String {
-        let mut queue = queue(items);
-        let mut running = VecDeque::new();
-        let mut started = String::new();
-        while let Some(name) = queue.pop() {
-            started += name;
-            let own = items.iter().find(|(of, _)| *of == name).unwrap();
-            running.push_back(own.1.key);
-            if running.len() == workers {
-                queue.end(running.pop_front().unwrap());
-            }
-        }
-        started
-    }
-
-    #[test]
-    fn keys_take_turns_and_urgent_items_go_first() {
-        let (a, b) = (order(0, 0), order(1, 0));
-        let items = [("a", a), ("b", a), ("c", a), ("d", a), ("x", b), ("y", b)];
-        for workers in [1, 2, 3] {
-            let started = starts(workers, &items);
-            assert!(started.starts_with("axb"), "{workers}: {started}");
-            assert!(started.ends_with("cd"), "{workers}: {started}");
-        }
-        assert_eq!(starts(2, &items[..4]), "abcd");
-        let urgent = [("a", a), ("b", a), ("u", order(0, -1)), ("z", order(1, 9))];
-        assert_eq!(starts(1, &urgent), "uabz");
-    }
-
-    #[test]
-    fn an_item_starts_once_and_leaves_by_its_id() {
-        let mut queue = queue(&[("a", order(0, 0))]);
-        let id = queue.push(order(0, 0), "b");
-        assert_eq!(queue.peek(), Some(&"a"));
-        assert_eq!(queue.remove(id), Some("b"));
-        assert_eq!((queue.remove(id), queue.pop()), (None, Some("a")));
-        assert_eq!((queue.pop(), queue.len()), (None, 0));
-    }
-
-    #[test]
-    fn a_full_queue_keeps_places_for_keys_with_fewer_items() {
-        let (a, b) = (order(0, 0), order(1, 0));
-        let mut full = queue(&[("a", a), ("b", a), ("c", a), ("d", a)]);
-        // The key of all waiting items gets no further place, another key gets half of them.
-        assert_eq!(full.make_room(a, 1, 4), Err(QueueFull));
-        assert_eq!(full.make_room(b, 1, 4), Ok(vec!["d"]));
-        full.push(b, "x");
-        assert_eq!(full.make_room(b, 1, 4), Ok(vec!["c"]));
-        full.push(b, "y");
-        assert_eq!(full.make_room(b, 1, 4), Err(QueueFull));
-        assert_eq!(full.make_room(order(2, 0), 1, 4), Ok(vec!["y"]));
-        full.push(order(2, 0), "z");
-        // All places or none.
-        assert_eq!(full.make_room(order(3, 0), 3, 4), Err(QueueFull));
-        assert_eq!(full.len(), 4);
-        assert_eq!(full.make_room(order(3, 0), 9, 4), Err(QueueFull));
-        assert_eq!(full.make_room(b, 0, 4), Ok(Vec::new()));
-    }
-
-    #[test]
-    fn a_full_queue_keeps_urgent_items() {
-        let mut full = queue(&[("a", order(0, 0)), ("b", order(1, 5)), ("c", order(1, 7))]);
-        assert_eq!(full.make_room(order(0, 1), 2, 3), Ok(vec!["c", "b"]));
-        full.push(order(0, 1), "d");
-        full.push(order(0, 1), "e");
-        assert_eq!(full.make_room(order(2, 2), 1, 3), Err(QueueFull));
-        assert_eq!(full.make_room(order(2, 1), 1, 3), Ok(vec!["e"]));
-        assert_eq!(full.make_room(order(9, 0), 1, 0), Err(QueueFull));
     }
 }

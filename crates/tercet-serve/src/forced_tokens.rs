@@ -12,14 +12,16 @@ pub(crate) fn mask_all_but(token: u32, logits: &mut [f32]) {
 }
 
 /// A constraint that only allows given tokens, and then those of another constraint.
-pub(crate) struct ForcedTokens {
+#[doc(hidden)]
+pub struct ForcedTokens {
     /// The remaining tokens, last one first.
     tokens: Vec<u32>,
     then: Option<Box<dyn Constraint>>,
 }
 
 impl ForcedTokens {
-    pub(crate) fn new(mut tokens: Vec<u32>, then: Option<Box<dyn Constraint>>) -> ForcedTokens {
+    /// Allows these tokens in their order, and then those of `then`.
+    pub fn new(mut tokens: Vec<u32>, then: Option<Box<dyn Constraint>>) -> ForcedTokens {
         tokens.reverse();
         ForcedTokens { tokens, then }
     }
@@ -42,27 +44,5 @@ impl Constraint for ForcedTokens {
             (Some(_), _) | (None, None) => Ok(()),
             (None, Some(then)) => then.take(token),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-
-    use super::*;
-
-    #[test]
-    fn tokens_are_allowed_in_their_order() {
-        let mut forced = ForcedTokens::new(vec![2, 0], None);
-        let mut masked = |token: u32| {
-            let mut logits = [0.5, f32::NAN, f32::NEG_INFINITY];
-            forced.mask(&mut logits).unwrap();
-            forced.take(token).unwrap();
-            logits
-        };
-        let none = f32::NEG_INFINITY;
-        assert_eq!(masked(2), [none, none, 0.0]);
-        assert_eq!(masked(0), [0.0, none, none]);
-        assert_eq!(masked(0)[0], 0.5);
     }
 }

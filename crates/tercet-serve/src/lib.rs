@@ -86,3 +86,24 @@ pub use options::ServeOptions;
 pub use request_log::{LogFormat, RequestLog};
 pub use server::{HttpServer, stop_signal};
 pub use tls::TlsIdentity;
+
+/// Private items that the tests of this crate use. They are no interface: they change without
+/// notice.
+#[doc(hidden)]
+pub mod internals {
+    #[cfg(feature = "grammar")]
+    pub use crate::conversation::tools::bound_integers;
+    pub use crate::error::ApiError;
+    pub use crate::fair_queue::{FairQueue, QueueFull};
+    pub use crate::forced_tokens::ForcedTokens;
+    pub use crate::logprobs::{LogProbRow, MIN_LOGPROB};
+    pub use crate::metrics::{PoolStatus, ServerMetrics};
+    pub use crate::model_routes::adapter_path;
+    pub use crate::pool::WorkerThreads;
+    pub use crate::queue_ticket::QueueTicket;
+    pub use crate::read_history::{MAX_TOKENS, ReadHistory};
+    pub use crate::request_log::{ClientAddress, RequestLogGuard, RequestRecord, timestamp};
+    pub use crate::request_terms::{RequestOrder, RequestTerms};
+    pub use crate::row_batcher::{BatchFunction, MAX_ROWS, RowBatcher};
+    pub use crate::write_timeout::WriteTimeout;
+}

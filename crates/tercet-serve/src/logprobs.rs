@@ -9,7 +9,7 @@ use tercet_models::{StreamDecoder, Tokenizer};
 use crate::error::ApiError;
 
 /// Replaces minus infinity, because JSON cannot represent it.
-const MIN_LOGPROB: f64 = -9999.0;
+pub const MIN_LOGPROB: f64 = -9999.0;
 
 /// The text of a single token.
 #[derive(Clone, Debug, PartialEq)]
@@ -115,14 +115,16 @@ impl TokenText {
 }
 
 /// A row of logits, with the normalization terms of its log-softmax.
-struct LogProbRow<'l> {
+#[doc(hidden)]
+pub struct LogProbRow<'l> {
     logits: &'l [f32],
     max: f64,
     log_sum: f64,
 }
 
 impl LogProbRow<'_> {
-    fn new(logits: &[f32]) -> LogProbRow<'_> {
+    /// The log-softmax of a row.
+    pub fn new(logits: &[f32]) -> LogProbRow<'_> {
         let known = || logits.iter().map(|x| f64::from(*x)).filter(|x| !x.is_nan());
         let most = known().fold(f64::NEG_INFINITY, f64::max);
         let log_sum = known().map(|x| (x - most).exp()).sum::<f64>().ln();
@@ -138,7 +140,8 @@ impl LogProbRow<'_> {
         logit.filter(|x| !x.is_nan()).unwrap_or(f32::NEG_INFINITY)
     }
 
-    fn log(&self, id: u32) -> f64 {
+    /// Logprob of a token.
+    pub fn log(&self, id: u32) -> f64 {
         let log = f64::from(self.logit(id)) - self.max - self.log_sum;
         // Infinite logits give NaN here, which fails the comparison.
         if log > MIN_LOGPROB {
@@ -149,7 +152,7 @@ impl LogProbRow<'_> {
     }
 
     /// Tokens with the highest logits, in descending order; ties by token id.
-    fn top_tokens(&self, count: usize) -> Vec<u32> {
+    pub fn top_tokens(&self, count: usize) -> Vec<u32> {
         let by_logit = |a: &u32, b: &u32| {
             let greater = self.logit(*b).partial_cmp(&self.logit(*a));
             greater.unwrap_or(Ordering::Equal).then(a.cmp(b))
@@ -161,26 +164,5 @@ impl LogProbRow<'_> {
         ids.truncate(count);
         ids.sort_unstable_by(by_logit);
         ids
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn logarithms_of_probabilities() {
-        let logits = [1.0, f32::NAN, 3.0, 3.0, f32::NEG_INFINITY, 2.0];
-        let logs = LogProbRow::new(&logits);
-        let known = [0u32, 2, 3, 5];
-        let sum: f64 = known.iter().map(|id| logs.log(*id).exp()).sum();
-        assert!((sum - 1.0).abs() < 1e-12, "{sum}");
-        assert!((logs.log(2) - logs.log(5) - 1.0).abs() < 1e-12);
-        assert_eq!([logs.log(1), logs.log(4), logs.log(99)], [MIN_LOGPROB; 3]);
-        assert!(logs.top_tokens(0).is_empty());
-        assert_eq!(logs.top_tokens(3), [2, 3, 5]);
-        assert_eq!(logs.top_tokens(99), [2, 3, 5, 0, 1, 4]);
-        assert!(LogProbRow::new(&[]).top_tokens(2).is_empty());
-        assert_eq!(LogProbRow::new(&[f32::NEG_INFINITY]).log(0), MIN_LOGPROB);
     }
 }

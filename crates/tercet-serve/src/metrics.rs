@@ -8,11 +8,15 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Current usage of the workers or slots of a model.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PoolStatus {
-    pub(crate) workers: usize,
-    pub(crate) busy: usize,
-    pub(crate) waiting: usize,
+pub struct PoolStatus {
+    /// Workers or slots.
+    pub workers: usize,
+    /// Workers or slots in use.
+    pub busy: usize,
+    /// Requests that wait for one.
+    pub waiting: usize,
 }
 
 /// A gauge: its name, help text and getter.
@@ -27,8 +31,9 @@ pub(crate) struct ModelMetrics<'a> {
 }
 
 /// Counters since the start of the server.
+#[doc(hidden)]
 #[derive(Default)]
-pub(crate) struct ServerMetrics {
+pub struct ServerMetrics {
     /// Count and total time, keyed by route and status.
     requests: Mutex<BTreeMap<(String, u16), (u64, Duration)>>,
     pub(crate) prompt_tokens: AtomicU64,

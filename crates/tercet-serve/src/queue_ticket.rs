@@ -21,15 +21,16 @@ const GRACE: Duration = Duration::from_millis(50);
 const MAX_SALT: usize = 256;
 
 /// The order and the limits of a request that waits for a model.
+#[doc(hidden)]
 #[derive(Clone)]
-pub(crate) struct QueueTicket {
+pub struct QueueTicket {
     pub(crate) order: RequestOrder,
     /// Sequences share cached prefixes only within a scope.
-    pub(crate) cache_scope: String,
+    pub cache_scope: String,
     /// Time from which the request waits.
     queued: Instant,
     /// Time until which it waits, and the limit of which this is the end.
-    queue_end: Option<(Instant, Duration)>,
+    pub queue_end: Option<(Instant, Duration)>,
     /// End of the deadline.
     pub(crate) until: Instant,
     pub(crate) metrics: Arc<ServerMetrics>,
@@ -37,7 +38,7 @@ pub(crate) struct QueueTicket {
 
 impl QueueTicket {
     /// The ticket of a request that waits from now on.
-    pub(crate) fn new(
+    pub fn new(
         record: &RequestRecord,
         options: &ServeOptions,
         metrics: &Arc<ServerMetrics>,
@@ -93,7 +94,7 @@ impl QueueTicket {
     }
 
     /// The error of a request that still waits, which is counted, if it has waited too long.
-    pub(crate) fn overdue(&self) -> Option<ApiError> {
+    pub fn overdue(&self) -> Option<ApiError> {
         if self.is_late() {
             return Some(self.late());
         }
@@ -201,71 +202,4 @@ pub(crate) fn take_terms(fields: &mut JsonFields, record: &RequestRecord) -> Res
         cache_salt,
     });
     Ok(())
-}
-
-#[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-
-    /// A ticket without a limit in the queue.
-    pub(crate) fn ticket(deadline: Duration) -> QueueTicket {
-        let options = ServeOptions {
-            deadline,
-            ..ServeOptions::default()
-        };
-        QueueTicket::new(&RequestRecord::default(), &options, &Arc::default())
-    }
-
-    #[test]
-    fn the_shorter_limits_hold_and_keys_have_scopes() {
-        let of = |terms: RequestTerms, options: &ServeOptions| {
-            let record = RequestRecord::default();
-            record.set_terms(terms);
-            QueueTicket::new(&record, options, &Arc::default())
-        };
-        let seconds = Duration::from_secs;
-        let options = ServeOptions {
-            deadline: seconds(100),
-            queue_time: Some(seconds(10)),
-            isolate: true,
-            ..ServeOptions::default()
-        };
-        for (own, want) in [(None, 10), (Some(5), 5), (Some(20), 10)] {
-            let terms = RequestTerms {
-                queue_time: own.map(seconds),
-                ..RequestTerms::default()
-            };
-            let limit = of(terms, &options).queue_end.map(|(_, limit)| limit);
-            assert_eq!(limit, Some(seconds(want)));
-        }
-        let terms = RequestTerms {
-            deadline: Some(seconds(0)),
-            ..RequestTerms::default()
-        };
-        let late = of(terms, &options).overdue().map(|e| e.code);
-        assert_eq!(late, Some("deadline_exceeded"));
-        let scope = |key, salt: &str, isolate| {
-            let terms = RequestTerms {
-                order: RequestOrder { key, priority: 0 },
-                cache_salt: salt.to_string(),
-                ..RequestTerms::default()
-            };
-            let options = ServeOptions {
-                isolate,
-                ..options.clone()
-            };
-            of(terms, &options).cache_scope
-        };
-        assert_eq!(scope(Some(1), "", false), scope(Some(2), "", false));
-        assert_ne!(scope(Some(1), "", true), scope(Some(2), "", true));
-        assert_ne!(scope(Some(1), "2/", true), scope(Some(1), "", true));
-        assert_ne!(scope(Some(1), "1/", true), scope(Some(11), "/", true));
-        assert_eq!(scope(None, "a", true), "a");
-    }
-
-    #[test]
-    fn a_time_without_end_is_no_overflow() {
-        let ticket = ticket(Duration::MAX);
-        assert!(ticket.overdue().is_none());
-    }
 }

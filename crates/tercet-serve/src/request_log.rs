@@ -61,8 +61,9 @@ impl fmt::Debug for RequestLog {
 }
 
 /// Address of the client of a connection.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ClientAddress(pub(crate) std::net::SocketAddr);
+pub struct ClientAddress(pub(crate) std::net::SocketAddr);
 
 /// Code and message of an error response.
 #[derive(Clone, Debug)]
@@ -75,8 +76,9 @@ pub(crate) struct LoggedError {
 const MAX_IGNORED: usize = 64;
 
 /// Facts about a request that its handler adds to the line.
+#[doc(hidden)]
 #[derive(Debug)]
-pub(crate) struct RequestRecord {
+pub struct RequestRecord {
     began: Instant,
     facts: Mutex<RecordedFacts>,
 }
@@ -121,7 +123,8 @@ impl RequestRecord {
         self.lock().terms.order.key = index;
     }
 
-    pub(crate) fn set_terms(&self, terms: RequestTerms) {
+    /// Sets the terms under which the request waits and runs.
+    pub fn set_terms(&self, terms: RequestTerms) {
         self.lock().terms = terms;
     }
 
@@ -130,7 +133,8 @@ impl RequestRecord {
         self.lock().terms.clone()
     }
 
-    pub(crate) fn set_model(&self, asked: Option<&str>, served: &str) {
+    /// Sets the model of the response; `asked` is its name in the request.
+    pub fn set_model(&self, asked: Option<&str>, served: &str) {
         let mut facts = self.lock();
         facts.model = Some(served.to_string());
         facts.asked_model = asked.filter(|name| *name != served).map(str::to_string);
@@ -149,7 +153,7 @@ impl RequestRecord {
     }
 
     /// Notes a field that was accepted and has no effect.
-    pub(crate) fn add_ignored(&self, field: &str) {
+    pub fn add_ignored(&self, field: &str) {
         let mut facts = self.lock();
         let is_new = !facts.ignored.iter().any(|known| known == field);
         if is_new && facts.ignored.len() < MAX_IGNORED {
@@ -177,7 +181,8 @@ impl RequestRecord {
 
 /// Writes the line of one request when it is dropped: after its response, or when the client has
 /// disconnected.
-pub(crate) struct RequestLogGuard {
+#[doc(hidden)]
+pub struct RequestLogGuard {
     log: RequestLog,
     record: Arc<RequestRecord>,
     client: Option<ClientAddress>,
@@ -189,7 +194,8 @@ pub(crate) struct RequestLogGuard {
 }
 
 impl RequestLogGuard {
-    pub(crate) fn new(
+    /// The guard of a request that begins now.
+    pub fn new(
         log: RequestLog,
         record: Arc<RequestRecord>,
         client: Option<ClientAddress>,
@@ -206,7 +212,8 @@ impl RequestLogGuard {
         }
     }
 
-    pub(crate) fn set_status(&mut self, status: u16) {
+    /// Sets the status of the response, which starts now.
+    pub fn set_status(&mut self, status: u16) {
         self.answered = Some((status, self.began.elapsed()));
     }
 
@@ -321,7 +328,7 @@ pub(crate) fn current_timestamp() -> String {
 }
 
 /// A time since 1970 as in RFC 3339, in UTC with milliseconds.
-pub(crate) fn timestamp(since: Duration) -> String {
+pub fn timestamp(since: Duration) -> String {
     let (days, seconds) = (since.as_secs() / 86400, since.as_secs() % 86400);
     // Eras of 400 years, in years that start in March (proleptic Gregorian calendar).
     let shifted = days + 719_468;
@@ -335,59 +342,4 @@ pub(crate) fn timestamp(since: Duration) -> String {
     let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
     let (seconds, millis) = (seconds % 60, since.subsec_millis());
     format!("{year:04}-{month:02}-{date:02}T{hours:02}:{minutes:02}:{seconds:02}.{millis:03}Z")
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-
-    use super::*;
-
-    #[test]
-    fn timestamps_are_those_of_the_calendar() {
-        for (seconds, expected) in [
-            (0, "1970-01-01T00:00:00.000Z"),
-            (951_782_399, "2000-02-28T23:59:59.000Z"),
-            (951_782_400, "2000-02-29T00:00:00.000Z"),
-            (951_868_800, "2000-03-01T00:00:00.000Z"),
-            (4_107_542_400, "2100-03-01T00:00:00.000Z"),
-            (1_796_000_461, "2026-11-30T01:01:01.000Z"),
-        ] {
-            assert_eq!(timestamp(Duration::from_secs(seconds)), expected);
-        }
-    }
-
-    #[test]
-    fn a_line_has_no_line_ends_of_clients() {
-        let lines = Arc::new(Mutex::new(Vec::new()));
-        let kept = Arc::clone(&lines);
-        let sink = move |line: &str| kept.lock().unwrap().push(line.to_string());
-        for format in [LogFormat::Text, LogFormat::Json] {
-            let record = Arc::new(RequestRecord::default());
-            record.set_model(Some("a\nb \u{1b}[2J\u{202e}"), "tiny");
-            record.add_ignored("store");
-            record.add_ignored("user");
-            record.add_ignored("user");
-            let log = RequestLog::new(format, sink.clone());
-            let mut guard = RequestLogGuard::new(log, record, None, ("GET", "/x"));
-            guard.set_status(200);
-            drop(guard);
-        }
-        let lines = lines.lock().unwrap();
-        let [text, json] = lines.as_slice() else {
-            panic!("{lines:?}");
-        };
-        assert!(!text.contains(['\n', '\u{1b}', '\u{202e}']), "{text}");
-        assert!(
-            text.contains(" GET /x 200 ") && text.ends_with(" ignored=store,user"),
-            "{text}"
-        );
-        let json: Value = serde_json::from_str(json).unwrap();
-        assert_eq!(
-            (&json["status"], &json["model"]),
-            (&json!(200), &json!("tiny"))
-        );
-        assert_eq!(json["ignored"], json!(["store", "user"]));
-        assert_eq!(json["asked_model"], "a\\nb \\u{1b}[2J\\u{202e}");
-    }
 }

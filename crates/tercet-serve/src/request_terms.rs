@@ -3,22 +3,25 @@
 use std::time::Duration;
 
 /// The key and the priority of a request, which decide the order of waiting requests.
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RequestOrder {
+pub struct RequestOrder {
     /// Index of the API key; `None` without keys.
-    pub(crate) key: Option<usize>,
+    pub key: Option<usize>,
     /// Requests with a lower number go before others.
-    pub(crate) priority: i64,
+    pub priority: i64,
 }
 
 /// What a request asks for itself. The limits of the server hold as well.
+#[doc(hidden)]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RequestTerms {
-    pub(crate) order: RequestOrder,
+pub struct RequestTerms {
+    /// The key and the priority.
+    pub order: RequestOrder,
     /// Maximum time in a queue.
-    pub(crate) queue_time: Option<Duration>,
+    pub queue_time: Option<Duration>,
     /// Maximum time in total.
-    pub(crate) deadline: Option<Duration>,
+    pub deadline: Option<Duration>,
     /// Requests share cached prefixes only with requests of the same salt.
-    pub(crate) cache_salt: String,
+    pub cache_salt: String,
 }

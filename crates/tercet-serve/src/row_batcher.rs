@@ -14,11 +14,12 @@ use crate::pool::PoolStatus;
 use crate::queue_ticket::QueueTicket;
 
 /// Maximum rows of the requests in a batch; a request with more rows runs alone.
-const MAX_ROWS: usize = 256;
+pub const MAX_ROWS: usize = 256;
 
 /// A computation over rows, which returns a result for each. It can call its second argument
 /// between parts to learn whether to continue.
-pub(crate) trait BatchFunction<I, O>:
+#[doc(hidden)]
+pub trait BatchFunction<I, O>:
     FnMut(Vec<I>, &mut dyn FnMut() -> bool) -> Result<Vec<O>, ApiError> + Send + 'static
 {
 }
@@ -29,7 +30,8 @@ impl<I, O, F> BatchFunction<I, O> for F where
 }
 
 /// A worker thread with a bounded queue of requests for rows.
-pub(crate) struct RowBatcher<I, O> {
+#[doc(hidden)]
+pub struct RowBatcher<I, O> {
     shared: Arc<BatcherShared<I, O>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -82,7 +84,7 @@ impl<I: Clone + Send + 'static, O: Send + 'static> RowBatcher<I, O> {
     ///
     /// # Errors
     /// Returns an error if the system cannot start a thread.
-    pub(crate) fn start(
+    pub fn start(
         name: &str,
         max_waiting: usize,
         mut compute: impl BatchFunction<I, O>,
@@ -116,7 +118,7 @@ impl<I: Clone + Send + 'static, O: Send + 'static> RowBatcher<I, O> {
     /// # Errors
     /// Returns an error if the queue is full, the time in the queue or the deadline is exceeded, or the
     /// computation fails.
-    pub(crate) async fn run(&self, rows: Vec<I>, ticket: &QueueTicket) -> Result<Vec<O>, ApiError> {
+    pub async fn run(&self, rows: Vec<I>, ticket: &QueueTicket) -> Result<Vec<O>, ApiError> {
         let (send, receive) = oneshot::channel();
         let request = RowRequest {
             rows,
@@ -142,7 +144,8 @@ impl<I: Clone + Send + 'static, O: Send + 'static> RowBatcher<I, O> {
 }
 
 impl<I, O> RowBatcher<I, O> {
-    pub(crate) fn load(&self) -> PoolStatus {
+    /// Usage of the worker.
+    pub fn load(&self) -> PoolStatus {
         let state = self.shared.lock();
         let busy = usize::from(state.busy);
         PoolStatus {
@@ -235,134 +238,5 @@ impl<I, O> Drop for RowBatcher<I, O> {
             // The thread catches panics, so joining does not return one.
             let _ = thread.join();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc::{Receiver, Sender, channel};
-
-    use super::*;
-    use crate::queue_ticket::tests::ticket;
-    use std::time::Duration;
-
-    const LONG: Duration = Duration::from_secs(60);
-
-    /// A batcher that reports the rows of each batch and waits for a permission before it computes.
-    /// A row of 0 fails, a row of 99 panics.
-    fn batcher(queue: usize) -> (RowBatcher<u32, u32>, Receiver<Vec<u32>>, Sender<()>) {
-        let (seen, batches) = channel();
-        let (permit, permitted) = channel();
-        let compute = move |rows: Vec<u32>, _: &mut dyn FnMut() -> bool| {
-            seen.send(rows.clone()).unwrap();
-            permitted.recv().unwrap();
-            assert!(!rows.contains(&99), "intentional panic of a test row");
-            match rows.contains(&0) {
-                true => Err(ApiError::bad_request("a zero")),
-                false => Ok(rows.iter().map(|row| row * 10).collect()),
-            }
-        };
-        let batcher = RowBatcher::start("test", queue, compute).unwrap();
-        (batcher, batches, permit)
-    }
-
-    fn runtime() -> tokio::runtime::Runtime {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        builder.enable_time().build().unwrap()
-    }
-
-    type Results = Vec<Result<Vec<u32>, ApiError>>;
-
-    /// Results of requests and the batches. The first request runs while the others wait.
-    fn run_behind_first(requests: &[&[u32]], permits: usize) -> (Results, Vec<Vec<u32>>) {
-        let (batcher, batches, permit) = batcher(16);
-        let mut seen = Vec::new();
-        let results = std::thread::scope(|scope| {
-            let mut threads = Vec::new();
-            for (at, rows) in requests.iter().enumerate() {
-                let batcher = &batcher;
-                threads.push(scope.spawn(move || {
-                    let long = ticket(LONG);
-                    runtime().block_on(batcher.run(rows.to_vec(), &long))
-                }));
-                if at == 0 {
-                    seen.push(batches.recv().unwrap());
-                }
-                while batcher.load().waiting < at {
-                    std::thread::yield_now();
-                }
-            }
-            for _ in 0..permits {
-                permit.send(()).unwrap();
-            }
-            let joined = threads.into_iter().map(|thread| thread.join().unwrap());
-            joined.collect()
-        });
-        seen.extend(batches.try_iter());
-        (results, seen)
-    }
-
-    #[test]
-    fn waiting_requests_are_one_batch_with_the_results_of_each() {
-        let (results, batches) = run_behind_first(&[&[1], &[2, 3], &[4], &[5, 6]], 2);
-        assert_eq!(batches, [vec![1], vec![2, 3, 4, 5, 6]]);
-        let want = [vec![10], vec![20, 30], vec![40], vec![50, 60]];
-        assert_eq!(results, want.map(Ok));
-    }
-
-    #[test]
-    fn a_failing_or_panicking_request_fails_alone() {
-        let (results, batches) = run_behind_first(&[&[1], &[2], &[0], &[3]], 5);
-        assert_eq!(batches, [vec![1], vec![2, 0, 3], vec![2], vec![0], vec![3]]);
-        let zero = Err(ApiError::bad_request("a zero"));
-        assert_eq!(results, [Ok(vec![10]), Ok(vec![20]), zero, Ok(vec![30])]);
-
-        let (results, batches) = run_behind_first(&[&[1], &[2], &[99], &[3]], 5);
-        assert_eq!(
-            batches,
-            [vec![1], vec![2, 99, 3], vec![2], vec![99], vec![3]]
-        );
-        let lost = Err(ApiError::worker_lost());
-        assert_eq!(results, [Ok(vec![10]), Ok(vec![20]), lost, Ok(vec![30])]);
-    }
-
-    #[test]
-    fn a_batch_has_a_maximum_of_rows_and_the_queue_a_maximum_of_requests() {
-        let many = vec![7; MAX_ROWS];
-        let (results, batches) = run_behind_first(&[&[1], &[2], &many, &[3]], 4);
-        let lens: Vec<usize> = batches.iter().map(Vec::len).collect();
-        assert_eq!(lens, [1, 1, MAX_ROWS, 1]);
-        assert!(results.iter().all(Result::is_ok));
-
-        let (batcher, _batches, _permit) = batcher(0);
-        batcher.shared.lock().busy = true;
-        let refused = runtime().block_on(batcher.run(vec![1], &ticket(LONG)));
-        assert_eq!(refused, Err(ApiError::overloaded()));
-    }
-
-    #[test]
-    fn a_request_that_nobody_awaits_is_not_computed() {
-        let (batcher, batches, permit) = batcher(16);
-        runtime().block_on(async {
-            let (long, none) = (ticket(LONG), ticket(Duration::ZERO));
-            let first = batcher.run(vec![1], &long);
-            let others = async {
-                while batcher.load().busy == 0 {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                }
-                let left = batcher.run(vec![2], &long);
-                let left = tokio::time::timeout(Duration::from_millis(20), left).await;
-                let (late, ()) = tokio::join!(batcher.run(vec![3], &none), async {
-                    permit.send(()).unwrap();
-                });
-                (left, late)
-            };
-            let (first, (left, late)) = tokio::join!(first, others);
-            assert_eq!(first, Ok(vec![10]));
-            assert!(left.is_err());
-            assert_eq!(late, Err(ApiError::deadline_exceeded()));
-        });
-        drop(batcher);
-        assert_eq!(batches.try_iter().collect::<Vec<_>>(), [vec![1]]);
     }
 }

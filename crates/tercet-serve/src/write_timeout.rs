@@ -13,7 +13,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 /// A stream whose writes have a time limit.
-pub(crate) struct WriteTimeout<S> {
+#[doc(hidden)]
+pub struct WriteTimeout<S> {
     stream: S,
     limit: Duration,
     /// Runs while a write waits for the client.
@@ -21,7 +22,8 @@ pub(crate) struct WriteTimeout<S> {
 }
 
 impl<S> WriteTimeout<S> {
-    pub(crate) fn new(stream: S, limit: Duration) -> WriteTimeout<S> {
+    /// Limits the time of each write to the stream.
+    pub fn new(stream: S, limit: Duration) -> WriteTimeout<S> {
         WriteTimeout {
             stream,
             limit,
@@ -89,68 +91,5 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-
-    use std::future::poll_fn;
-    use std::time::Instant;
-
-    use super::*;
-
-    /// A client that takes a byte of each write `pause` after the one before.
-    struct SlowClient {
-        pause: Duration,
-        waits: Option<Pin<Box<Sleep>>>,
-    }
-
-    impl AsyncWrite for SlowClient {
-        fn poll_write(
-            mut self: Pin<&mut Self>,
-            context: &mut Context<'_>,
-            _: &[u8],
-        ) -> Poll<io::Result<usize>> {
-            let pause = self.pause;
-            let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(pause)));
-            std::task::ready!(waits.as_mut().poll(context));
-            self.waits = None;
-            Poll::Ready(Ok(1))
-        }
-
-        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Poll::Ready(Ok(()))
-        }
-
-        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Poll::Ready(Ok(()))
-        }
-    }
-
-    /// Writes eight bytes one by one.
-    fn write(pause: Duration, limit: Duration) -> io::Result<()> {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        let runtime = builder.enable_time().build().unwrap();
-        let mut stream = WriteTimeout::new(SlowClient { pause, waits: None }, limit);
-        runtime.block_on(async {
-            for _ in 0..8 {
-                poll_fn(|context| Pin::new(&mut stream).poll_write(context, &[7])).await?;
-            }
-            Ok(())
-        })
-    }
-
-    #[test]
-    fn a_client_that_reads_slowly_is_served_and_one_that_stops_is_not() {
-        let (short, long) = (Duration::from_millis(50), Duration::from_secs(60));
-        let began = Instant::now();
-        // All writes together take longer than the limit of one.
-        assert!(write(short, Duration::from_millis(300)).is_ok());
-        assert!(began.elapsed() >= short * 8);
-        let stopped = write(long, short).unwrap_err();
-        assert_eq!(stopped.kind(), io::ErrorKind::TimedOut);
-        assert!(began.elapsed() < long);
     }
 }

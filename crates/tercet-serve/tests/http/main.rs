@@ -1,4 +1,4 @@
-//! Tests of the routes with a plain TCP client.
+//! Tests of the routes with a plain TCP client, and of single parts of the server.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod adapters;
@@ -34,3 +34,4 @@ mod texts;
 mod tls;
 #[cfg(feature = "grammar")]
 mod tools;
+mod units;
