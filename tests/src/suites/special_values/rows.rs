@@ -163,26 +163,21 @@ impl RowFunction {
         }
     }
 
-    /// The permitted error of a finite result.
-    fn tolerance(self, dtype: DType, row: &[Special], want: f64) -> f64 {
+    /// The permitted error of a finite result of a row of `len` elements, the finite ones of which
+    /// have the magnitudes' sum `magnitude`.
+    fn tolerance(self, dtype: DType, len: usize, magnitude: f64, want: f64) -> f64 {
         let unit = match dtype {
             DType::F64 => f64::EPSILON,
             DType::F32 => f64::from(f32::EPSILON),
             DType::F16 => 9.8e-4,
             _ => 7.9e-3,
         };
-        let finite = row
-            .iter()
-            .map(|x| x.as_f64().abs())
-            .filter(|x| x.is_finite());
         let size = match self {
-            RowFunction::Reduce(ReduceFn::Sum) | RowFunction::Scan(ScanFn::Sum) => {
-                finite.sum::<f64>()
-            }
-            RowFunction::Reduce(ReduceFn::Mean) => finite.sum::<f64>() / row.len() as f64,
+            RowFunction::Reduce(ReduceFn::Sum) | RowFunction::Scan(ScanFn::Sum) => magnitude,
+            RowFunction::Reduce(ReduceFn::Mean) => magnitude / len as f64,
             RowFunction::Reduce(ReduceFn::Prod) | RowFunction::Scan(ScanFn::Prod) => want.abs(),
             RowFunction::Softmax | RowFunction::LogSoftmax => 1.0 + want.abs(),
-            RowFunction::LayerNorm | RowFunction::RmsNorm => want.abs() + (row.len() as f64).sqrt(),
+            RowFunction::LayerNorm | RowFunction::RmsNorm => want.abs() + (len as f64).sqrt(),
             _ => return 0.0,
         };
         let least = rounded(f64::MIN_POSITIVE, dtype).max(match dtype {
@@ -424,13 +419,16 @@ fn check(device: &Device, f: RowFunction, dtype: DType, axis: usize) -> Result<(
             let got = elements(&got);
             let len = first.len();
             for (r, row) in rows.iter().enumerate() {
+                // Once for a row, because a scan has as many results as elements.
+                let magnitude = magnitude(row);
                 for (i, &want) in expected[r][result].iter().enumerate() {
                     let at = if axis == 1 {
                         r * len + i
                     } else {
                         i * rows.len() + r
                     };
-                    if !is_right(f, dtype, row, got[at], want) {
+                    let allowed = |want| f.tolerance(dtype, row.len(), magnitude, want);
+                    if !is_right(allowed, got[at], want) {
                         let shown = &row[..row.len().min(6)];
                         wrong.push(format!(
                             "{} elements, row {r} {shown:?}, result {result}, element {i}: {:?}, not {want:?}",
@@ -451,11 +449,18 @@ fn check(device: &Device, f: RowFunction, dtype: DType, axis: usize) -> Result<(
     }
 }
 
-fn is_right(f: RowFunction, dtype: DType, row: &[Special], got: Special, want: Special) -> bool {
+/// The sum of the magnitudes of the finite elements.
+fn magnitude(row: &[Special]) -> f64 {
+    let magnitudes = row.iter().map(|x| x.as_f64().abs());
+    magnitudes.filter(|x| x.is_finite()).sum()
+}
+
+/// Whether a result is the expected one, up to the error `allowed` for a finite result.
+fn is_right(allowed: impl Fn(f64) -> f64, got: Special, want: Special) -> bool {
     let (Special::F(g), Special::F(w)) = (got, want) else {
         return got.is_same(want);
     };
-    match (g.is_finite() && w.is_finite(), f.tolerance(dtype, row, w)) {
+    match (g.is_finite() && w.is_finite(), allowed(w)) {
         (false, _) | (true, 0.0) => got.is_same(want),
         (true, allowed) => (g - w).abs() <= allowed,
     }
