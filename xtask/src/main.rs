@@ -65,6 +65,7 @@ mod site;
 mod system;
 mod test;
 mod test_binaries;
+mod test_compiler;
 mod vulkan_layer;
 mod web;
 mod words;
@@ -254,6 +255,10 @@ struct CpuBenchArgs {
 }
 
 fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if let Some(code) = test_compiler::run(&arguments) {
+        return code;
+    }
     match run(XtaskCli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::{self, XtaskError};
+use crate::test_compiler;
 
 /// Runs `command` with inherited standard streams and waits for it.
 pub(crate) fn run(command: &mut Command) -> Result<(), XtaskError> {
@@ -206,7 +207,18 @@ pub(crate) fn cargo() -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(program);
     command.current_dir(root());
+    share_outputs(&mut command);
     command
+}
+
+/// Makes a command that starts cargo compile test programs by [`test_compiler`], unless the caller
+/// has set another wrapper. Commands with and without the wrapper share no outputs of the workspace.
+pub(crate) fn share_outputs(command: &mut Command) {
+    let own = std::env::current_exe().ok();
+    let own = own.filter(|path| test_compiler::is_wrapper(path));
+    if let Some(own) = own.filter(|_| std::env::var_os(test_compiler::WRAPPER).is_none()) {
+        command.env(test_compiler::WRAPPER, own);
+    }
 }
 
 /// The folder of cargo's build outputs.

@@ -111,6 +111,7 @@ fn wheel(cache: &Path, folder: &Path, python: &PythonInterpreter) -> Result<Path
         .arg(&out)
         .current_dir(folder);
     maturin.env("CARGO_TARGET_DIR", target_dir());
+    process::share_outputs(&mut maturin);
     process::run(&mut maturin)?;
     let entries = fs::read_dir(&out).map_err(error::file("read", &out))?;
     let mut wheels = entries.filter_map(Result::ok).map(|e| e.path());
