@@ -1,7 +1,10 @@
 //! The default context of language models on devices with little memory.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
+#[cfg(feature = "serve")]
+use std::io::{BufRead, BufReader};
+#[cfg(feature = "serve")]
 use std::process::Stdio;
 
 use crate::common::{Scratch, demo, tercet};
