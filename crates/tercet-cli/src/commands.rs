@@ -10,7 +10,7 @@ pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod finetune;
 pub(crate) mod generate;
-mod generation;
+pub(crate) mod generation;
 #[cfg(feature = "hub")]
 pub(crate) mod hub;
 pub(crate) mod inspect;
@@ -26,7 +26,7 @@ mod pictures;
 pub(crate) mod quantize;
 pub(crate) mod rerank;
 pub(crate) mod run;
-mod sampling_args;
+pub(crate) mod sampling_args;
 pub(crate) mod search;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
@@ -34,7 +34,7 @@ pub(crate) mod source;
 #[cfg(feature = "splat")]
 pub(crate) mod splat;
 mod strings;
-mod tensors;
+pub(crate) mod tensors;
 mod texts;
 pub(crate) mod trace;
 #[cfg(feature = "audio")]
@@ -320,7 +320,7 @@ fn memory_limit() -> Result<Option<u64>, CliError> {
 }
 
 /// Parses bytes with an optional unit: `8GiB`, `8G` and `8589934592` are the same size.
-fn memory_size(text: &str) -> Option<u64> {
+pub fn memory_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     let (number, unit) = text.split_at(end.unwrap_or(text.len()));
@@ -381,7 +381,7 @@ pub(crate) fn positive(text: &str) -> Result<usize, String> {
 
 /// Parses a maximum number of tokens. As in llama.cpp, -1 and -2 mean no maximum: generation stops
 /// at end of text or when the context is full.
-pub(crate) fn tokens(text: &str) -> Result<usize, String> {
+pub fn tokens(text: &str) -> Result<usize, String> {
     match text {
         "-1" | "-2" => Ok(usize::MAX),
         text => text
@@ -391,7 +391,7 @@ pub(crate) fn tokens(text: &str) -> Result<usize, String> {
 }
 
 /// Parses a seed; -1 draws one.
-pub(crate) fn seed(text: &str) -> Result<u64, String> {
+pub fn seed(text: &str) -> Result<u64, String> {
     match text {
         // The standard library seeds hash maps from the system's random source. 32 bits are enough,
         // and short enough for a user to type again.
@@ -399,29 +399,5 @@ pub(crate) fn seed(text: &str) -> Result<u64, String> {
         text => text
             .parse()
             .map_err(|_| format!("expected a whole number up to {}, or -1 for any", u64::MAX)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn minus_one_is_no_limit_and_any_seed() {
-        assert_eq!((tokens("7"), tokens("-1")), (Ok(7), Ok(usize::MAX)));
-        assert!(tokens("-3").is_err() && tokens("").is_err() && tokens("1e3").is_err());
-        assert_eq!(seed("7"), Ok(7));
-        assert_ne!(seed("-1"), seed("-1"));
-        assert!(seed("-2").is_err() && seed("18446744073709551616").is_err());
-    }
-
-    #[test]
-    fn memory_sizes_have_units_of_1024() {
-        for text in ["8GiB", "8g", "8 GB", "8192M", "8589934592"] {
-            assert_eq!(memory_size(text), Some(8 << 30), "{text}");
-        }
-        for text in ["", "GiB", "8 apples", "-1", "1.2.3G"] {
-            assert_eq!(memory_size(text), None, "{text}");
-        }
     }
 }

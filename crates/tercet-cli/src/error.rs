@@ -16,7 +16,7 @@ pub(crate) enum CommandOutcome {
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CliError {
+pub enum CliError {
     /// Arguments that contradict each other or the model.
     #[error("{0}")]
     Usage(String),
@@ -176,7 +176,7 @@ pub(crate) fn report(e: &CliError) {
     }
 }
 
-fn indented(text: &str) -> String {
+pub fn indented(text: &str) -> String {
     let mut lines = text.lines();
     let mut indented = lines.next().unwrap_or_default().to_string();
     for line in lines {
@@ -188,7 +188,7 @@ fn indented(text: &str) -> String {
 
 /// The causes of an error, outermost first. Skips errors that only name a file reader, causes that
 /// the previous line already contains, and a path that repeats the end of the previous line.
-pub(crate) fn causes(e: &(dyn Error + 'static)) -> Vec<String> {
+pub fn causes(e: &(dyn Error + 'static)) -> Vec<String> {
     let mut lines = Vec::new();
     let mut last = e.to_string();
     let mut source = e.source();
@@ -231,34 +231,4 @@ pub(crate) fn is_reader(e: &(dyn Error + 'static)) -> bool {
                 | Models::Data(_)
         )
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Debug, thiserror::Error)]
-    #[error("{0}")]
-    struct TestErrorLayer(&'static str, #[source] Option<Box<TestErrorLayer>>);
-
-    #[test]
-    fn a_cause_is_said_once() {
-        let chain = |texts: [&'static str; 3]| {
-            let [outer, middle, inner] = texts;
-            let inner = TestErrorLayer(inner, None);
-            let middle = TestErrorLayer(middle, Some(Box::new(inner)));
-            causes(&TestErrorLayer(outer, Some(Box::new(middle))))
-        };
-        assert_eq!(chain(["a", "b", "c"]), ["b", "c"]);
-        assert_eq!(chain(["cannot do: timed out", "timed out", "c"]), ["c"]);
-        assert_eq!(
-            chain(["cannot read x.npy", "x.npy: no file", "no file"]),
-            ["no file"]
-        );
-    }
-
-    #[test]
-    fn further_lines_are_indented() {
-        assert_eq!(indented("a\n  b\nerror: c"), "a\n  b\n  error: c");
-    }
 }

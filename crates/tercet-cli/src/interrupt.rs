@@ -18,7 +18,7 @@ const PRESSES_TO_FORCE: usize = 3;
 /// The effect of Ctrl-C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum InterruptAction {
+pub enum InterruptAction {
     /// The first sets the flag, the second ends the process.
     Stop,
     /// Sets the flag. A user who presses the key twice to stop an answer keeps the conversation; only
@@ -34,7 +34,7 @@ pub(crate) enum InterruptAction {
 
 impl InterruptAction {
     /// Whether the process ends at this press, counted from 1.
-    fn ends(self, press: usize) -> bool {
+    pub fn ends(self, press: usize) -> bool {
         match self {
             InterruptAction::Stop | InterruptAction::Confirm => press >= 2,
             InterruptAction::StopAnswer => press >= PRESSES_TO_FORCE,
@@ -92,19 +92,4 @@ pub(crate) fn interrupted() -> bool {
 pub(crate) fn set_action(action: InterruptAction) {
     ACTION.store(action as u8, Ordering::SeqCst);
     PRESSED.store(0, Ordering::SeqCst);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::InterruptAction;
-
-    #[test]
-    fn presses_that_end_the_process() {
-        let first = |action: InterruptAction| (1..9).find(|press| action.ends(*press));
-        assert_eq!(first(InterruptAction::Stop), Some(2));
-        assert_eq!(first(InterruptAction::Confirm), Some(2));
-        assert_eq!(first(InterruptAction::StopAnswer), Some(3));
-        assert_eq!(first(InterruptAction::Exit), Some(1));
-        assert_eq!(first(InterruptAction::Ignore), None);
-    }
 }

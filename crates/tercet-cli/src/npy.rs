@@ -8,8 +8,8 @@
 //! [`header`] parses and prints the header, [`npz`] handles archives. NumPy enhancement proposal 1
 //! and `numpy.lib.format` describe the format.
 
-mod header;
-mod npz;
+pub(crate) mod header;
+pub(crate) mod npz;
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -20,14 +20,14 @@ use header::{NpyByteOrder, NpyHeader, NpyOrder};
 pub(crate) use npz::{read_npz, write_npz};
 
 /// Maximum size of one array in bytes. A small archive can claim any size.
-pub(crate) const MAX_ARRAY_BYTES: u64 = 8 << 30;
+pub const MAX_ARRAY_BYTES: u64 = 8 << 30;
 
 /// Maximum rank, as in NumPy.
-pub(crate) const MAX_RANK: usize = 64;
+pub const MAX_RANK: usize = 64;
 
 /// Supported element types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NpyDtype {
+pub enum NpyDtype {
     Bool,
     I8,
     U8,
@@ -43,7 +43,7 @@ pub(crate) enum NpyDtype {
 }
 
 impl NpyDtype {
-    pub(crate) const ALL: [Self; 12] = [
+    pub const ALL: [Self; 12] = [
         Self::Bool,
         Self::I8,
         Self::U8,
@@ -89,7 +89,7 @@ impl NpyDtype {
 
 /// A dense array. Invariant: the length of `bytes` matches `shape` and `dtype`.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct NpyArray<'a> {
+pub struct NpyArray<'a> {
     dtype: NpyDtype,
     shape: Vec<usize>,
     bytes: Cow<'a, [u8]>,
@@ -98,7 +98,7 @@ pub(crate) struct NpyArray<'a> {
 impl<'a> NpyArray<'a> {
     /// An array of little-endian elements in C order. The length of `bytes` must match `shape` and
     /// `dtype`.
-    pub(crate) fn new(
+    pub fn new(
         dtype: NpyDtype,
         shape: Vec<usize>,
         bytes: impl Into<Cow<'a, [u8]>>,
@@ -117,14 +117,14 @@ impl<'a> NpyArray<'a> {
     }
 
     /// Element type, shape, bytes.
-    pub(crate) fn into_parts(self) -> (NpyDtype, Vec<usize>, Vec<u8>) {
+    pub fn into_parts(self) -> (NpyDtype, Vec<usize>, Vec<u8>) {
         (self.dtype, self.shape, self.bytes.into_owned())
     }
 }
 
 /// Errors of reading and writing array files.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NpyError {
+pub enum NpyError {
     #[error("cannot {action} {}", path.display())]
     File {
         action: &'static str,
@@ -154,7 +154,7 @@ pub(crate) enum NpyError {
 
 /// Errors in the bytes of an array.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NpyFormatError {
+pub enum NpyFormatError {
     #[error("the file does not start with NumPy's magic bytes")]
     Magic,
     #[error("format version {major}.{minor} is not supported; expected 1.0, 2.0 or 3.0")]
@@ -187,7 +187,7 @@ pub(crate) enum NpyFormatError {
 }
 
 /// Reads a `.npy` file.
-pub(crate) fn read_npy(path: &Path) -> Result<NpyArray<'static>, NpyError> {
+pub fn read_npy(path: &Path) -> Result<NpyArray<'static>, NpyError> {
     let file = File::open(path).map_err(file_error("open", path))?;
     let len_bytes = file.metadata().map_err(file_error("read", path))?.len();
     read(&mut BufReader::new(file), len_bytes, MAX_ARRAY_BYTES).map_err(|source| NpyError::Array {
@@ -207,7 +207,7 @@ fn file_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Np
 
 /// Reads one array, which must end at the end of `reader`. `present_bytes` is a lower bound of the
 /// available bytes; no more memory than that is reserved ahead.
-fn read(
+pub fn read(
     reader: &mut impl Read,
     present_bytes: u64,
     limit_bytes: u64,
@@ -260,14 +260,14 @@ pub(crate) fn npy_header(dtype: NpyDtype, shape: &[usize]) -> Vec<u8> {
 }
 
 /// Writes a `.npy` file (version 1.0).
-pub(crate) fn write_npy(writer: &mut impl Write, array: &NpyArray<'_>) -> io::Result<()> {
+pub fn write_npy(writer: &mut impl Write, array: &NpyArray<'_>) -> io::Result<()> {
     writer.write_all(&header::print(array.dtype, &array.shape))?;
     writer.write_all(&array.bytes)
 }
 
 /// Size of an array in bytes. The product of the dimensions must not overflow even if another
 /// dimension is 0, so that strides can be computed from any accepted shape.
-fn len_bytes(dtype: NpyDtype, shape: &[usize]) -> Result<u64, NpyFormatError> {
+pub fn len_bytes(dtype: NpyDtype, shape: &[usize]) -> Result<u64, NpyFormatError> {
     if shape.len() > MAX_RANK {
         return Err(NpyFormatError::Rank { rank: shape.len() });
     }
@@ -307,6 +307,3 @@ fn c_order(bytes: &[u8], shape: &[usize], size_bytes: usize) -> Vec<u8> {
     }
     out
 }
-
-#[cfg(test)]
-mod tests;

@@ -4,7 +4,7 @@
 //! text direction are printed as escapes: `\u{1b}` in text output, `\u001b` in JSON. Every printer
 //! here is flushed before it returns, so that a failed write is reported.
 
-mod compact_numbers;
+pub(crate) mod compact_numbers;
 
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
@@ -32,12 +32,12 @@ pub(crate) fn acts_on_terminals(lines: &str) -> bool {
 }
 
 /// Escapes a one-line text for the terminal.
-pub(crate) fn escape_line(text: &str) -> String {
+pub fn escape_line(text: &str) -> String {
     escaped(text, acts)
 }
 
 /// Escapes lines for the terminal; line ends stay.
-fn escape_lines(text: &str) -> String {
+pub fn escape_lines(text: &str) -> String {
     escaped(text, |c| acts(c) && c != '\n')
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn json(value: &impl Serialize) -> Result<(), CliError> {
     // In JSON, the characters to escape occur only inside strings. The code points of these
     // characters have at most four hexadecimal digits.
     let mut out = EscapingStdout::new(|c| format!("\\u{:04x}", u32::from(c)));
-    let formatter = CompactNumberFormatter::new();
+    let formatter = CompactNumberFormatter::default();
     let mut writer = serde_json::Serializer::with_formatter(&mut out, formatter);
     value.serialize(&mut writer).map_err(io::Error::from)?;
     writeln!(out)?;
@@ -194,7 +194,7 @@ impl Visit for NoteMessage {
 }
 
 /// Bytes with a binary unit: `1.5 MiB`
-pub(crate) fn bytes(n: u64) -> String {
+pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = n as f64;
     let mut unit = 0;
@@ -209,7 +209,7 @@ pub(crate) fn bytes(n: u64) -> String {
 }
 
 /// An integer with thousands separators: `3,541,248`
-pub(crate) fn count(n: u64) -> String {
+pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut grouped = String::new();
     for (i, c) in digits.chars().enumerate() {
@@ -223,7 +223,7 @@ pub(crate) fn count(n: u64) -> String {
 
 /// Shortens a text to one line of at most `max` characters. Every white-space character becomes a
 /// space.
-pub(crate) fn clip(text: &str, max: usize) -> String {
+pub fn clip(text: &str, max: usize) -> String {
     let spaced = |c: char| if c.is_whitespace() { ' ' } else { c };
     // Shorten before escaping, so that no escape sequence of up to eight characters is cut.
     let line: String = text.chars().take(max + 1).map(spaced).collect();
@@ -233,35 +233,4 @@ pub(crate) fn clip(text: &str, max: usize) -> String {
     }
     let head: String = line.chars().take(max.saturating_sub(3)).collect();
     format!("{head}...")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_read_well() {
-        assert_eq!(count(0), "0");
-        assert_eq!(count(3_541_248), "3,541,248");
-        assert_eq!(bytes(512), "512 B");
-        assert_eq!(bytes(3 << 19), "1.5 MiB");
-        assert_eq!(clip("a\nb", 10), "a b");
-        assert_eq!(clip("abcdefgh", 6), "abc...");
-    }
-
-    #[test]
-    fn what_acts_on_a_terminal_is_escaped() {
-        assert_eq!(
-            escape_line("weights.0 \u{e9} \u{5d0}"),
-            "weights.0 \u{e9} \u{5d0}"
-        );
-        assert_eq!(escape_line("\u{1b}[2J\r\u{7}"), "\\u{1b}[2J\\r\\u{7}");
-        assert_eq!(escape_line("a\nb\u{9b}1m"), "a\\nb\\u{9b}1m");
-        assert_eq!(
-            escape_line("\u{202e}fdp.exe\u{2066}"),
-            "\\u{202e}fdp.exe\\u{2066}"
-        );
-        assert_eq!(escape_lines("a\n  b\u{1b}"), "a\n  b\\u{1b}");
-        assert_eq!(clip("\u{1b}\u{1b}\u{1b}", 9), "\\u{1b}...");
-    }
 }

@@ -58,18 +58,18 @@ pub(crate) fn spinner(what: &'static str) -> ProgressBar {
 }
 
 /// Work that prints lines.
-struct WatchedWork {
-    bar: WeakProgressBar,
-    what: &'static str,
-    unit: Option<&'static str>,
-    started: Instant,
-    next: Duration,
-    out: File,
+pub struct WatchedWork {
+    pub bar: WeakProgressBar,
+    pub what: &'static str,
+    pub unit: Option<&'static str>,
+    pub started: Instant,
+    pub next: Duration,
+    pub out: File,
 }
 
 impl WatchedWork {
     /// Prints a line if it is time; false if the work is done.
-    fn poll(&mut self) -> bool {
+    pub fn poll(&mut self) -> bool {
         let Some(bar) = self.bar.upgrade().filter(|bar| !bar.is_finished()) else {
             return false;
         };
@@ -85,7 +85,7 @@ impl WatchedWork {
 }
 
 /// A line of progress: `index: 120 of 3400 files, 40 s`.
-fn line(what: &str, done: Option<(u64, Option<u64>, &str)>, elapsed: Duration) -> String {
+pub fn line(what: &str, done: Option<(u64, Option<u64>, &str)>, elapsed: Duration) -> String {
     let seconds = elapsed.as_secs();
     match done {
         Some((done, Some(all), unit)) => format!("{what}: {done} of {all} {unit}, {seconds} s"),
@@ -161,49 +161,5 @@ fn styled(bar: ProgressBar, template: &str, style: ProgressStyle) -> ProgressBar
     match style.template(template) {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_name_the_work_and_its_progress() {
-        let of = |done| line("index", done, Duration::from_millis(40_900));
-        assert_eq!(
-            of(Some((3, Some(12), "files"))),
-            "index: 3 of 12 files, 40 s"
-        );
-        assert_eq!(of(Some((3, None, "files"))), "index: 3 files, 40 s");
-        assert_eq!(of(None), "index: 40 s");
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn work_prints_lines_until_it_is_finished() {
-        let bar = ProgressBar::with_draw_target(Some(9), ProgressDrawTarget::hidden());
-        let (mut reader, writer) = std::io::pipe().unwrap();
-        let mut work = WatchedWork {
-            bar: bar.downgrade(),
-            what: "index",
-            unit: Some("files"),
-            started: Instant::now(),
-            next: Duration::ZERO,
-            out: File::from(std::os::fd::OwnedFd::from(writer)),
-        };
-        bar.set_position(4);
-        // The second line is not due yet.
-        assert!(work.poll() && work.poll());
-        bar.finish_and_clear();
-        assert!(!work.poll());
-        drop(work);
-        let lines = std::io::read_to_string(&mut reader).unwrap();
-        assert_eq!(lines, "index: 4 of 9 files, 0 s\n");
-
-        let bar = ProgressBar::hidden();
-        let weak = bar.downgrade();
-        drop(bar);
-        assert!(weak.upgrade().is_none());
     }
 }

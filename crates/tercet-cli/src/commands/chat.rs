@@ -1,9 +1,9 @@
 //! `tercet chat`: an interactive conversation. The KV cache keeps the previous turns, so each turn
 //! computes only its new tokens.
 
-mod history;
-mod input;
-mod mcp;
+pub(crate) mod history;
+pub(crate) mod input;
+pub(crate) mod mcp;
 mod turns;
 
 use std::path::PathBuf;

@@ -14,9 +14,9 @@
 mod decoder;
 mod encoder;
 mod feed;
-mod memory;
+pub(crate) mod memory;
 mod plot;
-mod prepare;
+pub(crate) mod prepare;
 mod train;
 
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ use prepare::{TrainedModelKind, TrainingRun};
 use train::{LossHistory, TrainingOutcome};
 
 #[derive(clap::Args)]
-pub(crate) struct FinetuneArgs {
+pub struct FinetuneArgs {
     /// A GGUF file, or a folder with safetensors [default: the embedded model]
     #[arg(short, long, value_name = "PATH")]
     model: Option<PathBuf>,

@@ -67,11 +67,11 @@ pub(crate) struct GenerateArgs {
 
 /// The prompt of `--ids`; `None` is standard input.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct PromptIds(Option<Vec<u32>>);
+pub struct PromptIds(pub Option<Vec<u32>>);
 
 impl PromptIds {
     /// Parses ids with commas or white space between them, and optional brackets around them.
-    fn parse(text: &str) -> Result<PromptIds, String> {
+    pub fn parse(text: &str) -> Result<PromptIds, String> {
         let text = text.trim();
         if text == "-" {
             return Ok(PromptIds(None));
@@ -301,7 +301,7 @@ fn chat_prompt(
 
 /// Opens a model's files, or the embedded model. Also returns the message for errors that occur
 /// when the model is loaded.
-pub(crate) fn open_model(path: Option<&Path>) -> Result<(ModelFiles, String), CliError> {
+pub fn open_model(path: Option<&Path>) -> Result<(ModelFiles, String), CliError> {
     match path {
         Some(path) => {
             let what = format!("cannot load the model {}", path.display());
@@ -384,21 +384,4 @@ fn summary(report: &GenerateReport<'_>, drawn: bool) -> String {
         phase("decode", decode),
         report.load_seconds,
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_have_commas_or_spaces_between_them() {
-        let ids = |text: &str| PromptIds::parse(text).map(|ids| ids.0.unwrap_or_default());
-        for text in ["1,2,33", "1 2 33", "[1, 2, 33]", " 1,\n2 33\n"] {
-            assert_eq!(ids(text), Ok(vec![1, 2, 33]), "{text}");
-        }
-        assert_eq!(PromptIds::parse("-"), Ok(PromptIds(None)));
-        for text in ["", "[]", "1,,2", "1,", "-1", "1.5", "[1", "a", "4294967296"] {
-            assert!(ids(text).is_err(), "{text}");
-        }
-    }
 }

@@ -3,7 +3,7 @@
 
 mod answers;
 mod load_request;
-mod logits_file;
+pub(crate) mod logits_file;
 mod ollama;
 mod other_models;
 mod phase;

@@ -1,6 +1,6 @@
 //! Models by name: `tercet pull`, `list`, `rm` and `show`, and names as arguments of other commands.
 
-mod arguments;
+pub(crate) mod arguments;
 pub(crate) mod list;
 mod names;
 pub(crate) mod pull;

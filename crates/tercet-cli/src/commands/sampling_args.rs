@@ -440,7 +440,7 @@ fn window(text: &str) -> Result<usize, String> {
     }
 }
 
-fn bias(text: &str) -> Result<(u32, f32), String> {
+pub fn bias(text: &str) -> Result<(u32, f32), String> {
     // llama.cpp writes TOKEN+X and TOKEN-X.
     let signed = |text: &'_ str| {
         let at = text.find(['+', '-'])?;
@@ -456,21 +456,4 @@ fn bias(text: &str) -> Result<(u32, f32), String> {
         Some((token.parse().ok()?, usable.then_some(bias)?))
     });
     parsed.ok_or_else(|| "expected TOKEN=X, such as 13=-inf or 42=1.5, or TOKEN+X".to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::bias;
-
-    #[test]
-    fn biases_are_those_of_both_notations() {
-        assert_eq!(bias("13=-inf"), Ok((13, f32::NEG_INFINITY)));
-        assert_eq!(bias("15+5"), Ok((15, 5.0)));
-        assert_eq!(bias("15-1.5"), Ok((15, -1.5)));
-        assert_eq!(bias("15-inf"), Ok((15, f32::NEG_INFINITY)));
-        assert_eq!(bias("15=+2"), Ok((15, 2.0)));
-        for wrong in ["15", "+5", "a+5", "15+", "15+nan", "15+inf", "-3+1"] {
-            assert!(bias(wrong).is_err(), "{wrong}");
-        }
-    }
 }

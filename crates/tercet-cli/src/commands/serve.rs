@@ -1,6 +1,6 @@
 //! `tercet serve`: serves models and graphs over HTTP.
 
-mod catalog;
+pub(crate) mod catalog;
 mod served_models;
 
 use std::io::Write;

@@ -21,7 +21,7 @@ const MAX_ROWS: usize = 16;
 const MAX_COLUMNS: usize = 8;
 
 /// Elements converted per piece.
-const PIECE: usize = 4096;
+pub const PIECE: usize = 4096;
 
 /// Reads the tensors of `--input` arguments, keyed by names of the graph.
 pub(crate) fn read_tensors(
@@ -133,7 +133,7 @@ fn widened(
 
 /// NumPy has no bfloat16: if the graph takes bf16, an f4 array is rounded. All other dtypes must
 /// match the graph.
-fn to_tensor(name: &str, array: NpyArray<'static>, wanted: DType) -> Result<Tensor, CliError> {
+pub fn to_tensor(name: &str, array: NpyArray<'static>, wanted: DType) -> Result<Tensor, CliError> {
     let (dtype, shape, bytes) = array.into_parts();
     let dtype = match dtype {
         NpyDtype::F16 => DType::F16,
@@ -172,7 +172,7 @@ fn to_tensor(name: &str, array: NpyArray<'static>, wanted: DType) -> Result<Tens
 
 /// Converts a tensor to a NumPy array. bfloat16 is widened to f4; every other dtype borrows the
 /// tensor's memory.
-pub(crate) fn to_array(tensor: &Tensor) -> NpyArray<'_> {
+pub fn to_array(tensor: &Tensor) -> NpyArray<'_> {
     let own = |dtype| (dtype, Cow::Borrowed(tensor.bytes()));
     let (dtype, bytes) = match tensor.dtype() {
         DType::F16 => own(NpyDtype::F16),
@@ -199,7 +199,7 @@ pub(crate) fn to_array(tensor: &Tensor) -> NpyArray<'_> {
 }
 
 /// Prints the first rows along the last axis, one line each.
-pub(crate) fn print(out: &mut impl Write, tensor: &Tensor) -> std::io::Result<()> {
+pub fn print(out: &mut impl Write, tensor: &Tensor) -> std::io::Result<()> {
     let row = tensor.shape().last().map_or(1, |&n| n.max(1));
     let rows = tensor.numel() / row;
     for at in (0..rows).take(MAX_ROWS) {
@@ -224,7 +224,7 @@ pub(crate) fn print(out: &mut impl Write, tensor: &Tensor) -> std::io::Result<()
 }
 
 /// All elements as a JSON list. Serialization converts them piece by piece.
-pub(crate) struct JsonElements<'a>(pub(crate) &'a Tensor);
+pub struct JsonElements<'a>(pub &'a Tensor);
 
 impl Serialize for JsonElements<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -272,55 +272,5 @@ fn json(tensor: &Tensor) -> Vec<Value> {
             let bits = tensor.to_i64s().into_iter();
             bits.map(|x| Value::from(x != 0)).collect()
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_and_columns_beyond_the_first_are_counted() {
-        let shown = |shape: &[usize]| {
-            let ty = TensorType::new(DType::I32, shape);
-            let values: Vec<f64> = (0..ty.numel()).map(|i| i as f64).collect();
-            let mut out = Vec::new();
-            print(&mut out, &Tensor::from_f64s(ty, &values).unwrap()).unwrap();
-            String::from_utf8(out).unwrap()
-        };
-        assert_eq!(shown(&[]).trim(), "0");
-        assert_eq!(shown(&[0, 3]), "");
-        assert_eq!(shown(&[3, 0]), "");
-        let wide = shown(&[17, 9]);
-        assert!(wide.starts_with("             0            1"), "{wide}");
-        assert!(
-            wide.ends_with("142  ... 1 more\n  ... 1 more row\n"),
-            "{wide}"
-        );
-        assert_eq!(shown(&[18, 1]).lines().last(), Some("  ... 2 more rows"));
-    }
-
-    #[test]
-    fn values_across_pieces_are_all_there() {
-        let n = 2 * PIECE + 3;
-        let values: Vec<f64> = (0..n).map(|i| i as f64 / 2.0).collect();
-        for dtype in [DType::F32, DType::F64] {
-            let tensor = Tensor::from_f64s(TensorType::new(dtype, &[n]), &values).unwrap();
-            let text = serde_json::to_string(&JsonElements(&tensor)).unwrap();
-            let back: Vec<f64> = serde_json::from_str(&text).unwrap();
-            assert_eq!(back, values);
-        }
-    }
-
-    #[test]
-    fn bf16_is_f4_in_files_and_back() {
-        let n = PIECE + 1;
-        let values: Vec<f64> = (0..n).map(|i| (i % 200) as f64).collect();
-        let ty = TensorType::new(DType::BF16, &[n]);
-        let tensor = Tensor::from_f64s(ty, &values).unwrap();
-        let (dtype, shape, bytes) = to_array(&tensor).into_parts();
-        assert_eq!((dtype, bytes.len()), (NpyDtype::F32, 4 * n));
-        let array = NpyArray::new(dtype, shape, bytes).unwrap();
-        assert_eq!(to_tensor("x", array, DType::BF16).unwrap(), tensor);
     }
 }

@@ -20,12 +20,12 @@ const ZIP64_BYTES: usize = u32::MAX as usize - (1 << 20);
 /// extension.
 ///
 /// All arrays together may have at most [`MAX_ARRAY_BYTES`].
-pub(crate) fn read_npz(path: &Path) -> Result<Vec<(String, NpyArray<'static>)>, NpyError> {
+pub fn read_npz(path: &Path) -> Result<Vec<(String, NpyArray<'static>)>, NpyError> {
     let file = File::open(path).map_err(file_error("open", path))?;
     read_archive(BufReader::new(file), path, MAX_ARRAY_BYTES)
 }
 
-pub(super) fn read_archive(
+pub fn read_archive(
     reader: impl Read + Seek,
     path: &Path,
     limit_bytes: u64,
@@ -58,10 +58,7 @@ pub(super) fn read_archive(
 }
 
 /// Writes arrays, stored without compression as `numpy.savez` does.
-pub(crate) fn write_npz(
-    writer: impl Write + Seek,
-    arrays: &[(String, NpyArray<'_>)],
-) -> io::Result<()> {
+pub fn write_npz(writer: impl Write + Seek, arrays: &[(String, NpyArray<'_>)]) -> io::Result<()> {
     let mut archive = ZipWriter::new(writer);
     for (name, array) in arrays {
         let options = SimpleFileOptions::default()

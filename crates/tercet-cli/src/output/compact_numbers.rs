@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use serde_json::ser::{CharEscape, Formatter, PrettyFormatter};
 
 /// Formats JSON as [`PrettyFormatter`] does, but an array of numbers in one line, such as a vector.
-pub(super) struct CompactNumberFormatter {
+#[derive(Default)]
+pub struct CompactNumberFormatter {
     pretty: PrettyFormatter<'static>,
     /// An element of an array whose kind is not known yet: whether it is the first.
     pending: Option<bool>,
@@ -14,14 +15,6 @@ pub(super) struct CompactNumberFormatter {
 }
 
 impl CompactNumberFormatter {
-    pub(super) fn new() -> CompactNumberFormatter {
-        CompactNumberFormatter {
-            pretty: PrettyFormatter::new(),
-            pending: None,
-            is_flat: false,
-        }
-    }
-
     /// Separates a value from the one before, if it is an element of an array.
     fn separate<W: ?Sized + Write>(&mut self, writer: &mut W, is_number: bool) -> io::Result<()> {
         match (self.pending.take(), is_number) {
@@ -131,49 +124,5 @@ impl Formatter for CompactNumberFormatter {
     fn end_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
         self.is_flat = false;
         self.pretty.end_object_value(writer)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde::Serialize;
-    use serde_json::{Serializer, Value, json};
-
-    use super::CompactNumberFormatter;
-
-    fn shown(value: &impl Serialize) -> String {
-        let mut bytes = Vec::new();
-        let formatter = CompactNumberFormatter::new();
-        let mut writer = Serializer::with_formatter(&mut bytes, formatter);
-        value.serialize(&mut writer).unwrap();
-        String::from_utf8(bytes).unwrap()
-    }
-
-    #[test]
-    fn numbers_are_in_one_line() {
-        let value = json!({
-            "a": [1, -2.5, 3], "b": [], "c": ["x", 1], "d": [[1, 2], [3]], "e": [1, "x", 2],
-            "f": [{"g": [1]}, 2], "h": [true, null],
-        });
-        let text = shown(&value);
-        assert_eq!(
-            serde_json::from_str::<Value>(&text).unwrap(),
-            value,
-            "{text}"
-        );
-        for part in [
-            "\"a\": [1, -2.5, 3],\n",
-            "\"b\": []",
-            "      \"g\": [1]\n",
-            "    [1, 2],\n    [3]\n",
-        ] {
-            assert!(text.contains(part), "no {part:?} in {text}");
-        }
-        // A vector has numbers that JSON does not have.
-        assert_eq!(shown(&[1.5f32, f32::NAN, 2.0]), "[1.5, null, 2.0]");
-        assert_eq!(shown(&[0.1f32]), "[0.1]");
-        let plain = json!({"a": ["x", {"b": true}, []], "c": {}});
-        assert_eq!(shown(&plain), serde_json::to_string_pretty(&plain).unwrap());
-        assert_eq!(shown(&json!([])), "[]");
     }
 }

@@ -26,6 +26,7 @@ mod onnx;
 mod outside;
 mod pictures;
 mod quantize;
+mod reference;
 mod refusals;
 mod search;
 mod seeing;
@@ -36,3 +37,4 @@ mod splat;
 mod switches;
 #[cfg(feature = "audio")]
 mod transcribe;
+mod units;

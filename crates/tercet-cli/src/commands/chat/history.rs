@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use super::super::state_dir;
 
 /// Maximum number of messages that are loaded.
-pub(super) const MAX_ENTRIES: usize = 1000;
+pub const MAX_ENTRIES: usize = 1000;
 /// Maximum number of bytes that are read from the end of the file.
 const MAX_BYTES: u64 = 8 << 20;
 
 /// The history file. Several conversations may append to it at the same time.
-pub(super) struct HistoryFile {
-    path: PathBuf,
+pub struct HistoryFile {
+    pub path: PathBuf,
 }
 
 impl HistoryFile {
@@ -24,7 +24,7 @@ impl HistoryFile {
     }
 
     /// The last messages, oldest first. A file with many more is shortened to these.
-    pub(super) fn load(&self) -> io::Result<Vec<String>> {
+    pub fn load(&self) -> io::Result<Vec<String>> {
         let bytes = match File::open(&self.path) {
             Ok(file) => last_bytes(file)?,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -41,7 +41,7 @@ impl HistoryFile {
     }
 
     /// Adds a message.
-    pub(super) fn append(&self, message: &str) -> io::Result<()> {
+    pub fn append(&self, message: &str) -> io::Result<()> {
         if let Some(folder) = self.path.parent() {
             fs::create_dir_all(folder)?;
         }
@@ -114,70 +114,4 @@ fn unescape(line: &str) -> String {
         }
     }
     message
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn scratch(test: &str) -> HistoryFile {
-        let name = format!("tercet-history-{}-{test}", std::process::id());
-        let path = std::env::temp_dir().join(name).join("deep/chat-history");
-        HistoryFile { path }
-    }
-
-    fn remove(file: &HistoryFile) {
-        let folder = file.path.parent().and_then(Path::parent).unwrap();
-        fs::remove_dir_all(folder).unwrap();
-    }
-
-    #[test]
-    fn messages_keep_their_line_ends() {
-        let file = scratch("lines");
-        assert_eq!(file.load().unwrap(), Vec::<String>::new());
-        let messages = ["a", "b\nc\n\\n", "\\", "d\r\né \\x"];
-        for message in messages {
-            file.append(message).unwrap();
-        }
-        assert_eq!(file.load().unwrap(), messages);
-        let text = fs::read_to_string(&file.path).unwrap();
-        assert_eq!(text.lines().count(), messages.len(), "{text}");
-        remove(&file);
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn other_users_cannot_read_the_file() {
-        use std::os::unix::fs::PermissionsExt;
-        let file = scratch("mode");
-        file.append("a").unwrap();
-        let mode = fs::metadata(&file.path).unwrap().permissions().mode();
-        assert_eq!(mode & 0o077, 0, "{mode:o}");
-        remove(&file);
-    }
-
-    #[test]
-    fn a_long_file_is_shortened() {
-        let file = scratch("long");
-        file.append("first").unwrap();
-        let line = |number: usize| format!("message {number}");
-        let all: String = (0..2 * MAX_ENTRIES)
-            .map(|number| line(number) + "\n")
-            .collect();
-        fs::write(&file.path, all).unwrap();
-        file.append("last").unwrap();
-        let loaded = file.load().unwrap();
-        assert_eq!(
-            (
-                loaded.len(),
-                loaded[0].as_str(),
-                loaded[MAX_ENTRIES - 1].as_str()
-            ),
-            (MAX_ENTRIES, line(MAX_ENTRIES + 1).as_str(), "last")
-        );
-        let text = fs::read_to_string(&file.path).unwrap();
-        assert_eq!(text.lines().count(), MAX_ENTRIES);
-        assert_eq!(file.load().unwrap(), loaded);
-        remove(&file);
-    }
 }

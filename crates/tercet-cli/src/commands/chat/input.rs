@@ -18,7 +18,7 @@ use crate::interrupt::{self, InterruptAction};
 use crate::output;
 
 /// Maximum length of a message, in bytes.
-const MAX_MESSAGE: usize = 1 << 20;
+pub const MAX_MESSAGE: usize = 1 << 20;
 
 const PROMPT: &str = "> ";
 
@@ -27,7 +27,7 @@ const PLAIN_TERMINALS: [&str; 3] = ["dumb", "cons25", "emacs"];
 
 /// The next input of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum ChatInput {
+pub enum ChatInput {
     /// A message or a command. A pasted text is one message, with its line ends.
     Line(String),
     /// The end of the input.
@@ -92,7 +92,7 @@ impl ChatReader {
 }
 
 /// Reads the next plain line.
-fn read_line(input: &mut impl BufRead) -> Result<ChatInput, CliError> {
+pub fn read_line(input: &mut impl BufRead) -> Result<ChatInput, CliError> {
     let mut line = Vec::new();
     let read = input
         .take(MAX_MESSAGE as u64 + 1)
@@ -253,19 +253,3 @@ impl Highlighter for LineObserver {}
 impl Validator for LineObserver {}
 
 impl Helper for LineObserver {}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn plain_lines_have_a_limit_and_an_encoding() {
-        let read = |bytes: &[u8]| read_line(&mut std::io::BufReader::new(bytes));
-        assert_eq!(read(b"a\nb").unwrap(), ChatInput::Line("a\n".into()));
-        assert_eq!(read(b"").unwrap(), ChatInput::End);
-        let long = "a".repeat(MAX_MESSAGE + 1);
-        assert!(matches!(read(long.as_bytes()), Err(CliError::Usage(_))));
-        assert!(read(&long.as_bytes()[1..]).is_ok());
-        assert!(matches!(read(b"a\xff\n"), Err(CliError::Usage(_))));
-    }
-}

@@ -47,11 +47,11 @@ pub(super) struct TrainingSetup {
 }
 
 /// A compiled training run: trainer, data and evaluation.
-pub(super) struct TrainingRun {
+pub struct TrainingRun {
     pub(super) training: TrainingGraph,
     /// Float dtype of the computation.
     pub(super) dtype: DType,
-    pub(super) trainer: Trainer,
+    pub trainer: Trainer,
     pub(super) feed: Box<dyn DataLoader>,
     pub(super) held_out: Option<HeldOutPart>,
     pub(super) amounts: BTreeMap<&'static str, usize>,
@@ -69,7 +69,7 @@ pub(super) struct HeldOutPart {
 }
 
 /// Prepares the training of a model of any supported family.
-pub(super) fn prepare(
+pub fn prepare(
     args: &FinetuneArgs,
     device: &Device,
     files: &ModelFiles,
@@ -280,53 +280,4 @@ pub(super) fn check_settings(
         }));
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-    use crate::commands::generate::open_model;
-
-    #[derive(Parser)]
-    struct PrepareTestCli {
-        #[command(flatten)]
-        args: FinetuneArgs,
-    }
-
-    /// Arena bytes of the training step that fine-tunes all weights of the embedded model with
-    /// these arguments.
-    fn arena(data: &Path, more: &[&str]) -> u64 {
-        let data = data.display().to_string();
-        let base = ["finetune", "--data", &data, "--out", "o.gguf", "--full"];
-        let size = ["--batch", "8", "--seq", "256"];
-        let cli = PrepareTestCli::parse_from(base.iter().chain(&size).chain(more));
-        let (files, what) = open_model(None).unwrap();
-        let device = Device::cpu();
-        let prepared = prepare(&cli.args, &device, &files, &what).unwrap();
-        let graph = prepared.trainer.step_graph().graph();
-        let explained = device.explain(graph, &CompileOptions::new()).unwrap();
-        let arena = explained.bytes.iter().find(|(kind, _)| *kind == "arena");
-        arena.unwrap().1
-    }
-
-    #[test]
-    fn what_is_computed_again_takes_no_memory() {
-        let name = format!("tercet-recompute-{}.txt", std::process::id());
-        let data = std::env::temp_dir().join(name);
-        let text: String = (0..300).map(|i| format!("line {i}\n\n")).collect();
-        std::fs::write(&data, text).unwrap();
-        let [plain, activations, layers, both] = [
-            &[][..],
-            &["--remat-cheap"],
-            &["--checkpoint-layers"],
-            &["--checkpoint-layers", "--remat-cheap"],
-        ]
-        .map(|more| arena(&data, more));
-        std::fs::remove_file(&data).unwrap();
-        for less in [activations, layers, both] {
-            assert!(less < plain, "{less} and {plain}");
-        }
-    }
 }

@@ -9,7 +9,7 @@ use crate::error::CliError;
 use crate::npy::{NpyDtype, npy_header};
 
 /// Writes logits to a `.npy` file, F32 `[tokens, vocab]`. The file is deleted unless it is finished.
-pub(crate) struct LogitsRecorder {
+pub struct LogitsRecorder {
     path: PathBuf,
     file: Arc<Mutex<LogitsFile>>,
     is_finished: bool,
@@ -24,7 +24,7 @@ struct LogitsFile {
 
 impl LogitsRecorder {
     /// Creates the file for rows of `vocab` logits.
-    pub(crate) fn create(path: &Path, vocab: usize) -> Result<LogitsRecorder, CliError> {
+    pub fn create(path: &Path, vocab: usize) -> Result<LogitsRecorder, CliError> {
         let open = || {
             let mut out = BufWriter::new(File::create(path)?);
             out.write_all(&npy_header(NpyDtype::F32, &[0, vocab]))?;
@@ -46,13 +46,13 @@ impl LogitsRecorder {
     }
 
     /// A function that appends rows.
-    pub(crate) fn observer(&self) -> impl FnMut(&[f32]) + Send + use<> {
+    pub fn observer(&self) -> impl FnMut(&[f32]) + Send + use<> {
         let file = Arc::clone(&self.file);
         move |row: &[f32]| locked(&file).append(row)
     }
 
     /// Completes the file and returns its shape.
-    pub(crate) fn finish(mut self) -> Result<[usize; 2], CliError> {
+    pub fn finish(mut self) -> Result<[usize; 2], CliError> {
         let done = locked(&self.file).finish();
         self.is_finished = done.is_ok();
         done.map_err(|source| CliError::Write {
@@ -103,29 +103,5 @@ impl LogitsFile {
         self.out.write_all(&header)?;
         self.out.flush()?;
         Ok(self.shape)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::npy::read_npy;
-
-    #[test]
-    fn rows_are_read_back_and_an_unfinished_file_is_deleted() {
-        let name = format!("tercet-logits-{}.npy", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let file = LogitsRecorder::create(&path, 3).unwrap();
-        let mut observer = file.observer();
-        for at in 0..1001u16 {
-            observer(&[f32::from(at), 0.5, -1.0]);
-        }
-        assert_eq!(file.finish().unwrap(), [1001, 3]);
-        let (dtype, shape, bytes) = read_npy(&path).unwrap().into_parts();
-        assert_eq!((dtype, shape), (NpyDtype::F32, vec![1001, 3]));
-        assert_eq!(bytes[12000..12004], 1000f32.to_le_bytes());
-
-        drop(LogitsRecorder::create(&path, 3).unwrap());
-        assert!(!path.exists());
     }
 }

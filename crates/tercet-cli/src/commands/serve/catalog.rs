@@ -49,21 +49,21 @@ fn size(text: &str) -> Result<u64, String> {
 /// The file of `--models`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ModelList {
+pub struct ModelList {
     /// As `--max-model-memory`.
     memory: Option<String>,
     /// As `--unload-after`, in seconds.
     unload_after: Option<u64>,
     #[serde(default)]
-    models: BTreeMap<String, ListedModelFile>,
+    pub models: BTreeMap<String, ListedModelFile>,
 }
 
 /// A model of the file. Paths are relative to the folder of the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ListedModelFile {
+pub struct ListedModelFile {
     path: PathBuf,
-    context: Option<usize>,
+    pub context: Option<usize>,
     parallel: Option<usize>,
     dtype: Option<String>,
     cache_dtype: Option<String>,
@@ -73,7 +73,7 @@ struct ListedModelFile {
     draft: Option<String>,
     draft_tokens: Option<usize>,
     #[serde(default)]
-    adapters: BTreeMap<String, PathBuf>,
+    pub adapters: BTreeMap<String, PathBuf>,
 }
 
 /// Tokens that a draft proposes by default, as those of `--draft-tokens`.
@@ -220,7 +220,7 @@ fn model_paths(folder: &Path) -> Result<Vec<PathBuf>, CliError> {
 }
 
 /// Whether a name ends with `-0000N-of-0000M` for N above 1.
-fn is_later_part(stem: &str) -> bool {
+pub fn is_later_part(stem: &str) -> bool {
     let Some((rest, count)) = stem.rsplit_once("-of-") else {
         return false;
     };
@@ -341,35 +341,4 @@ pub(super) fn name(path: &Path) -> String {
         whole.file_name()
     };
     stem.map_or_else(|| "model".to_string(), |s| s.to_string_lossy().into_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn later_parts_of_a_file_are_no_models() {
-        assert!(is_later_part("model-00002-of-00003"));
-        for stem in ["model-00001-of-00003", "model", "two-of-three", "a-2-of-3"] {
-            assert!(!is_later_part(stem), "{stem}");
-        }
-    }
-
-    #[test]
-    fn a_list_names_its_wrong_keys() {
-        let list: Result<ModelList, _> = toml::from_str(
-            "memory = \"8GiB\"\n[models.a]\npath = \"a.gguf\"\ncontext = 512\nadapters = { x = \"x\" }\n",
-        );
-        let list = list.unwrap();
-        assert_eq!(list.models["a"].context, Some(512));
-        assert_eq!(list.models["a"].adapters["x"], Path::new("x"));
-        for (text, named) in [
-            ("[models.a]\npath = \"a\"\ncontxt = 1\n", "contxt"),
-            ("memry = \"1\"\n", "memry"),
-            ("[models.a]\ncontext = 1\n", "path"),
-        ] {
-            let error = toml::from_str::<ModelList>(text).err().unwrap().to_string();
-            assert!(error.contains(named), "{error}");
-        }
-    }
 }

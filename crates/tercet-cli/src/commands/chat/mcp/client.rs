@@ -155,7 +155,7 @@ fn transport(server: &str, key: Option<&str>) -> Result<Box<dyn McpTransport>, S
 }
 
 /// The content of a result as text.
-fn text_of(result: &Value) -> String {
+pub fn text_of(result: &Value) -> String {
     let content = result.get("content").and_then(Value::as_array);
     let part = |part: &Value| match part.get("type").and_then(Value::as_str) {
         Some("text") => part.get("text").and_then(Value::as_str).map(str::to_string),
@@ -170,20 +170,5 @@ fn text_of(result: &Value) -> String {
     match (texts.is_empty(), result.get("structuredContent")) {
         (true, Some(structured)) => structured.to_string(),
         _ => texts.join("\n"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn results_become_text() {
-        let image = json!({"type": "image", "data": "", "mimeType": "image/png"});
-        let content = json!([{"type": "text", "text": "a"}, image, {"type": "text", "text": "b"}]);
-        assert_eq!(text_of(&json!({"content": content})), "a\n[image]\nb");
-        let structured = json!({"content": [], "structuredContent": {"x": 1}});
-        assert_eq!(text_of(&structured), "{\"x\":1}");
-        assert_eq!(text_of(&json!({})), "");
     }
 }

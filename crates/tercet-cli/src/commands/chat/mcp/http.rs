@@ -100,7 +100,7 @@ impl McpTransport for HttpTransport {
 }
 
 /// The answer to a request among the events of a stream.
-fn event(stream: impl BufRead, request: &Value) -> Result<Value, String> {
+pub fn event(stream: impl BufRead, request: &Value) -> Result<Value, String> {
     let mut data = String::new();
     for line in stream.lines() {
         let line = line.map_err(|e| format!("cannot be read: {e}"))?;
@@ -124,18 +124,4 @@ fn event(stream: impl BufRead, request: &Value) -> Result<Value, String> {
         }
     }
     Err("ended the stream without an answer".into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::event;
-    use serde_json::json;
-
-    #[test]
-    fn the_answer_is_found_among_events() {
-        let stream = "event: message\ndata: {\"method\":\"ping\",\"id\":1}\n\n: note\ndata:\n\ndata: {\"id\":1,\ndata: \"result\":2}\n\n";
-        let answer = event(stream.as_bytes(), &json!({"id": 1}));
-        assert_eq!(answer, Ok(json!({"id": 1, "result": 2})));
-        assert!(event(stream.as_bytes(), &json!({"id": 2})).is_err());
-    }
 }

@@ -161,7 +161,7 @@ impl Drop for StdioTransport {
 }
 
 /// The words of a command line. Quotes keep spaces; a backslash before a space or a quote keeps it.
-fn split_words(line: &str) -> Result<Vec<String>, String> {
+pub fn split_words(line: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut quote = None;
@@ -187,20 +187,5 @@ fn split_words(line: &str) -> Result<Vec<String>, String> {
             words.extend(word);
             Ok(words)
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::split_words;
-
-    #[test]
-    fn quotes_keep_spaces() {
-        let words = |line| split_words(line).map(|words| words.join("|"));
-        assert_eq!(words(" a  b "), Ok("a|b".into()));
-        assert_eq!(words(r#"a "b c" 'd "e' """#), Ok(r#"a|b c|d "e|"#.into()));
-        assert_eq!(words(r"a\ b c\\d"), Ok(r"a b|c\d".into()));
-        assert_eq!(words(r"C:\tools\x.exe y"), Ok(r"C:\tools\x.exe|y".into()));
-        assert!(words("a 'b").is_err());
     }
 }

@@ -4,8 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, CommandFactory, Parser};
-
-use crate::{EXIT_CODES, TercetCli};
+use tercet_cli::internals::{EXIT_CODES, TercetCli, arguments};
 
 /// Environment variables that the command reads, with their effect.
 const ENVIRONMENT: [(&str, &str); 5] = [
@@ -270,7 +269,7 @@ fn commands_in_the_documentation_parse() {
         for words in calls(&page) {
             count += 1;
             let given = words.iter().map(Into::into).collect();
-            if let Err(error) = TercetCli::try_parse_from(crate::arguments(given)) {
+            if let Err(error) = TercetCli::try_parse_from(arguments(given)) {
                 use clap::error::ErrorKind::{DisplayHelp, DisplayVersion};
                 if !matches!(error.kind(), DisplayHelp | DisplayVersion) {
                     problems.push(format!("{}: {}\n{error}", path.display(), words.join(" ")));
