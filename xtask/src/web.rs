@@ -23,6 +23,14 @@ use crate::{cache, env, fetch, process, python};
 pub(crate) use expectations::PageCoverage;
 
 pub(crate) const TARGET: &str = "wasm32-unknown-unknown";
+
+/// Settings of the build: a page downloads the module before it shows anything, so code is small.
+/// The kernels of the CPU executor, and the tensors that they read, stay fast.
+const SMALL_CODE: [&str; 3] = [
+    r#"profile.release.opt-level="s""#,
+    "profile.release.package.tercet-cpu.opt-level=3",
+    "profile.release.package.tercet-tensor.opt-level=3",
+];
 /// The crate of the browser package.
 pub(crate) const PACKAGE: &str = "web";
 const CRATE: &str = "examples/web";
@@ -130,6 +138,9 @@ fn module() -> Result<PathBuf, XtaskError> {
         "--target",
         TARGET,
     ]);
+    for setting in SMALL_CODE {
+        cargo.args(["--config", setting]);
+    }
     // A separate folder, whose lock does not stop other builds: `.ci/run` lints meanwhile.
     let build = python::target_dir().join("browser");
     cargo.arg("--target-dir").arg(&build);
@@ -185,6 +196,7 @@ fn bindgen(cache: &Path) -> Result<PathBuf, XtaskError> {
     }
     // A debug build of `wasm-bindgen` suffices and takes half the time.
     let mut cargo = process::cargo();
+    cargo.env("CARGO_PROFILE_DEV_DEBUG", "0");
     cargo.args(["install", "--quiet", "--debug", "wasm-bindgen-cli"]);
     cargo.args(["--version", &version, "--root"]).arg(&root);
     let build = root.join("build");
