@@ -221,9 +221,10 @@ fn products_of_every_layout_agree_with_f64() {
         return;
     };
     let is_slow = backend.device().kind == VulkanDeviceKind::Cpu;
+    let shapes: Vec<&Case> = SHAPES.iter().chain([&LARGE]).collect();
     for (ty, tilings) in &types {
         for b_transposed in [false, true] {
-            for (at, shape) in SHAPES.iter().chain([&LARGE]).enumerate() {
+            for (at, &&shape) in some(backend, &shapes, 8).enumerate() {
                 // On slow devices, test each option set in one layout only, because each needs
                 // another compiled kernel.
                 if is_slow && (at % 2 == 1) == b_transposed && shape.options != PLAIN {
@@ -231,7 +232,7 @@ fn products_of_every_layout_agree_with_f64() {
                 }
                 check(
                     backend,
-                    &with_b(shape, b_transposed),
+                    &with_b(&shape, b_transposed),
                     *ty,
                     smallest(tilings),
                 );
