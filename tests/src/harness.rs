@@ -221,6 +221,12 @@ pub fn main() {
         Ok(part) => sampled(tests, &part).unwrap_or_else(|e| panic!("{SAMPLE}: {e}")),
         Err(_) => tests,
     };
+    let tests = match std::env::var(SAMPLE_OF_SUITES) {
+        Ok(part) => {
+            sampled_of_suites(tests, &part).unwrap_or_else(|e| panic!("{SAMPLE_OF_SUITES}: {e}"))
+        }
+        Err(_) => tests,
+    };
     let tests = match std::env::var(SLICE) {
         Ok(slice) => sliced(tests, &slice).unwrap_or_else(|e| panic!("{SLICE}: {e}")),
         Err(_) => tests,
@@ -304,6 +310,30 @@ fn sampled<T>(tests: Vec<(T, SuiteTest)>, part: &str) -> Result<Vec<(T, SuiteTes
     Ok(tests.into_iter().filter(|t| is_chosen(t)).collect())
 }
 
+/// `AT/N`: run the first and every `N`-th test of each suite besides `parity`, starting with index
+/// `AT`.
+const SAMPLE_OF_SUITES: &str = "TERCET_SAMPLE_OF_SUITES";
+
+/// Selects the tests of each suite that `TERCET_SAMPLE_OF_SUITES` names. The first test stays, so
+/// that no suite is left out. Parity tests stay.
+fn sampled_of_suites<T>(
+    tests: Vec<(T, SuiteTest)>,
+    part: &str,
+) -> Result<Vec<(T, SuiteTest)>, String> {
+    let (first, n) = at_of(part)?;
+    let mut seen: HashMap<_, usize> = HashMap::new();
+    let mut is_chosen = |(_, test): &(T, SuiteTest)| {
+        let (suite, _) = group(test);
+        if suite.as_deref() == Some("parity") {
+            return true;
+        }
+        let count = seen.entry(suite).or_default();
+        *count += 1;
+        *count == 1 || (*count - 1) % n == first
+    };
+    Ok(tests.into_iter().filter(|t| is_chosen(t)).collect())
+}
+
 /// Parses `AT/N`, which requires AT < N.
 fn at_of(part: &str) -> Result<(usize, usize), String> {
     let numbers = part.split_once('/');
@@ -355,6 +385,29 @@ mod tests {
     fn a_journal_says_what_did_not_end() {
         let text = "begin a\nbegin b\nend a\nbegin c/d e\nend b\n";
         assert_eq!(TestJournal::unfinished(text), ["c/d e"]);
+    }
+
+    #[test]
+    fn samples_of_suites_keep_each_suite() {
+        let names = [
+            "parity/a/1",
+            "a/1",
+            "parity/a/2",
+            "b/1/x",
+            "a/2",
+            "a/3",
+            "b/2",
+        ];
+        let sample = |part| {
+            let tests = names.map(|n| ((), SuiteTest::new(n.to_string(), || Ok(()))));
+            let left = sampled_of_suites(tests.into(), part).unwrap();
+            let names = left.iter().map(|(_, t)| t.name().to_string());
+            names.collect::<Vec<_>>()
+        };
+        let first = ["parity/a/1", "a/1", "parity/a/2", "b/1/x", "a/3"];
+        assert_eq!(sample("0/2"), first);
+        let second = ["parity/a/1", "a/1", "parity/a/2", "b/1/x", "a/2", "b/2"];
+        assert_eq!(sample("1/2"), second);
     }
 
     #[test]

@@ -39,6 +39,10 @@ pub(crate) const EXECUTORS: &str = "TERCET_EXECUTORS";
 /// `AT/N`: run every `N`-th parity test of each operator, starting with index `AT`.
 pub(crate) const SAMPLE: &str = "TERCET_SAMPLE";
 
+/// `AT/N`: run the first and every `N`-th test of each suite besides the parity tests, starting with
+/// index `AT`.
+pub(crate) const SAMPLE_OF_SUITES: &str = "TERCET_SAMPLE_OF_SUITES";
+
 /// `AT/N`: split the suites into `N` parts, and run part `AT` in this process.
 pub(crate) const SLICE: &str = "TERCET_SLICE";
 

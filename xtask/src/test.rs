@@ -14,9 +14,10 @@
 //! All tests run on code of the release profile, which is the profile that users get.
 //!
 //! A software driver takes up to seconds to compile a kernel, which dominates the time of the
-//! tests. Vulkan and wgpu therefore run different tenths of each operator's cases. wgpu and the
-//! newer lavapipe only run tests that cover their differences from Vulkan ([`NOT_ON_WGPU`],
-//! [`ON_NEWER`]). `cargo xtask parity` runs everything on every executor of a machine with a GPU.
+//! tests. Vulkan and wgpu therefore run different twentieths of each operator's cases, and different
+//! halves of the other suites. wgpu and the newer lavapipe only run tests that cover their
+//! differences from Vulkan ([`NOT_ON_WGPU`], [`ON_NEWER`]). `cargo xtask parity` runs everything on
+//! every executor of a machine with a GPU.
 //!
 //! Every process runs even if an earlier one failed, so one run shows all failures. Arguments go to
 //! `cargo test`, which then replaces all processes. The variables of [`env`](mod@crate::env) are set
@@ -68,12 +69,12 @@ const LIMIT: Duration = Duration::from_secs(1500);
 /// stores gigabytes of kernel code, so a single process would exceed the memory of a small machine.
 const SHARES: [(&str, usize); 3] = [("vulkan", 4), ("wgpu", 3), ("cpu", 1)];
 
-/// The part of each operator's cases that an executor runs; `None` for all. Vulkan and wgpu run
-/// different parts of every operator.
-fn sample(executor: &str) -> Option<&'static str> {
+/// The part of each operator's cases that an executor runs, and the part of each other suite;
+/// `None` for all. Vulkan and wgpu run different parts.
+fn sample(executor: &str) -> Option<[&'static str; 2]> {
     match executor {
-        "vulkan" => Some("0/10"),
-        "wgpu" => Some("1/10"),
+        "vulkan" => Some(["0/20", "0/2"]),
+        "wgpu" => Some(["1/20", "1/2"]),
         _ => None,
     }
 }
@@ -171,9 +172,9 @@ const ON_NEWER: [&str; 7] = [
 const SAMPLE_ON_NEWER: &str = "0/8";
 const NOT_ON_NEWER: [&str; 3] = ["/without_passes", "/decomposed", "gradients/"];
 
-/// The part of each operator's cases that runs with the limits of a portability driver.
-/// `cargo xtask parity --portability` runs all of them.
-const SAMPLE_OF_PORTABILITY: &str = "2/80";
+/// The part of each operator's cases, and of each other suite, that runs with the limits of a
+/// portability driver. `cargo xtask parity --portability` runs all of them.
+const SAMPLE_OF_PORTABILITY: [&str; 2] = ["2/80", "1/4"];
 
 /// Tests that are skipped with the limits of a portability driver, besides those that wgpu skips:
 /// their kernels are those of the operators' cases.
@@ -307,8 +308,9 @@ impl TestSetup {
                 for at in 0..n {
                     let mut command = suites.command();
                     self.suites_on(&mut command, executor, &skipped(executor));
-                    if let Some(part) = sample(executor) {
-                        command.env(env::SAMPLE, part);
+                    if let Some([cases, tests]) = sample(executor) {
+                        command.env(env::SAMPLE, cases);
+                        command.env(env::SAMPLE_OF_SUITES, tests);
                     }
                     command.env(env::SLICE, format!("{at}/{n}"));
                     let name = format!("{} on {executor}, {} of {n}", suites.name(), at + 1);
@@ -418,7 +420,9 @@ impl TestSetup {
         let skipped = NOT_ON_WGPU.iter().chain(&NOT_WITH_PORTABILITY);
         let skipped: Vec<String> = skipped.map(ToString::to_string).collect();
         self.suites_on(&mut command, "vulkan", &skipped);
-        command.env(env::SAMPLE, SAMPLE_OF_PORTABILITY);
+        let [cases, tests] = SAMPLE_OF_PORTABILITY;
+        command.env(env::SAMPLE, cases);
+        command.env(env::SAMPLE_OF_SUITES, tests);
         command.envs(layer.variables());
         let name = format!("{} on vulkan, with the limits of MoltenVK", suites.name());
         // Not at the end, because it would run alone.
