@@ -59,6 +59,9 @@ const SUITES: &str = "suites";
 /// The package of the Vulkan runtime, whose tests also run on the newer lavapipe.
 const PLAYER: &str = "tercet-vulkan";
 
+/// Its test programs that use no matrices: they run on the system's lavapipe only.
+const WITHOUT_MATRICES: [&str; 2] = ["cache_file", "life"];
+
 /// The slowest test programs besides the suites; they are started first.
 const LONG: [&str; 3] = ["programs", "smoke", "splat_fit"];
 
@@ -163,7 +166,7 @@ const NOT_ON_WGPU: [&str; 19] = [
 ];
 
 /// The suite tests that run on the newer lavapipe: those that use cooperative matrices, each
-/// without variants, one of eight cases. The newer lavapipe takes three times as long to compile a
+/// without variants, one of sixteen cases. The newer lavapipe takes three times as long to compile a
 /// kernel as that of Debian 12. `cargo xtask parity` runs all cases on a GPU, whose kernels use its
 /// matrix units.
 const ON_NEWER: [&str; 7] = [
@@ -175,7 +178,7 @@ const ON_NEWER: [&str; 7] = [
     "/conv/*/f16/",
     "/conv_weight_grad/*/f16/",
 ];
-const SAMPLE_ON_NEWER: &str = "0/8";
+const SAMPLE_ON_NEWER: &str = "0/16";
 const NOT_ON_NEWER: [&str; 3] = ["/without_passes", "/decomposed", "gradients/"];
 
 /// The part of each operator's cases, and of each other suite, that runs with the limits of a
@@ -379,9 +382,11 @@ impl TestSetup {
     /// The tests of the Vulkan runtime and of the suites in [`ON_NEWER`].
     fn on_newer_lavapipe(&self, programs: &[TestBinary]) -> Vec<ParallelCommand> {
         let script = process::root().join("xtask").join("newer-lavapipe");
+        let has_matrices =
+            |p: &&TestBinary| p.package == PLAYER && !WITHOUT_MATRICES.contains(&p.target.as_str());
         let chosen = programs
             .iter()
-            .filter(|p| p.target == SUITES || p.package == PLAYER);
+            .filter(|p| p.target == SUITES || has_matrices(p));
         let tasks = chosen.map(|program| {
             let command = program.through(&script);
             let mut task = match program.target == SUITES {
@@ -487,12 +492,13 @@ mod tests {
         }
     }
 
-    fn programs() -> [TestBinary; 4] {
+    fn programs() -> [TestBinary; 5] {
         [
             ("tercet-ir", "agreement"),
             ("tests", SUITES),
             (PLAYER, "play"),
             (PLAYER, "canary"),
+            (PLAYER, "life"),
         ]
         .map(|(package, target)| test_binaries::example(package, target))
     }
@@ -561,6 +567,7 @@ mod tests {
             "tercet-ir agreement",
             "tercet-vulkan play",
             "tercet-vulkan canary",
+            "tercet-vulkan life",
         ];
         assert_eq!(others, named);
     }
