@@ -15,9 +15,12 @@ fn tilings_keep_the_constraints_of_the_shader() {
     for caps in devices {
         for ty in [WgslCoopType::F16, WgslCoopType::F32] {
             for dims in [[8, 8], [40, 24], [64, 64], [80, 80], [128, 128], [192, 128]] {
+                // Operands of F32 with these heads exceed the shared memory of the devices.
+                let fits = ty == WgslCoopType::F16 || dims != [192, 128];
                 for rows in [1, 100, 10_000] {
                     let tiling = WgslAttentionTiling::choose(&caps, ty, dims, rows, 4);
-                    assert_eq!(tiling.is_some(), caps.has_wgsl_matrices(ty), "{dims:?}");
+                    let is_expected = fits && caps.has_wgsl_matrices(ty);
+                    assert_eq!(tiling.is_some(), is_expected, "{dims:?}");
                     let Some(t) = tiling else { continue };
                     assert!(t.shared_bytes() <= caps.workgroup_bytes, "{t:?}");
                     assert!(t.threads() <= caps.max_workgroup, "{t:?}");
