@@ -57,7 +57,8 @@ fn added_options(is_test_program: bool, options: &[OsString]) -> &'static [&'sta
     let mut pairs = options.windows(2).filter(|pair| pair[0] == "--crate-name");
     let is_optimized = pairs.any(|pair| OPTIMIZED.iter().any(|name| pair[1] == *name));
     match is_test_program && !is_optimized {
-        true => &["-C", "opt-level=0"],
+        // Without optimization, the compiler would turn assertions of debug builds on.
+        true => &["-C", "opt-level=0", "-C", "debug-assertions=off"],
         false => &[],
     }
 }
@@ -70,10 +71,8 @@ mod tests {
     #[test]
     fn only_test_programs_are_compiled_without_optimization() {
         let options = |name: &str| ["--crate-name", name, "--edition=2024"].map(OsString::from);
-        assert_eq!(
-            added_options(true, &options("models")),
-            ["-C", "opt-level=0"]
-        );
+        let added = added_options(true, &options("models"));
+        assert_eq!(added, ["-C", "opt-level=0", "-C", "debug-assertions=off"]);
         assert!(added_options(true, &options("kernels")).is_empty());
         assert!(added_options(false, &options("models")).is_empty());
     }
