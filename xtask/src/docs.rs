@@ -17,7 +17,7 @@ pub(crate) fn run() -> Result<(), XtaskError> {
     command.env(crate::env::UPDATE_DOCS, "1");
     process::run(&mut command)?;
     crate::package::copies::update()?;
-    // The command-line reference is one test of a program with tests of other things.
+    // A test of the program `commands` writes the command-line reference.
     let mut command = process::cargo();
     command.arg("test").args(SELECTION);
     command.args(["--test", "commands", "reference_page_is_up_to_date"]);
