@@ -3,7 +3,7 @@
 use tercet_cpu::kernels::SimdLevel;
 use tercet_cpu::kernels::splat::{BlendLimits, RasterSplat, SplatTile, TILE, blend};
 
-const LIMITS: BlendLimits = BlendLimits {
+pub(super) const LIMITS: BlendLimits = BlendLimits {
     min_alpha: 1.0 / 255.0,
     greatest_alpha: 0.99,
     min_transmittance: 1e-4,

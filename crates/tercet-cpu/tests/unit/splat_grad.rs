@@ -1,16 +1,10 @@
 //! The backward pass of Gaussian splatting.
 
 use tercet_cpu::kernels::SimdLevel;
-use tercet_cpu::kernels::splat::{BlendLimits, RasterSplat};
+use tercet_cpu::kernels::splat::RasterSplat;
 use tercet_cpu::kernels::splat_grad::{SplatGradTile, accumulate, cotangents};
 
-const LIMITS: BlendLimits = BlendLimits {
-    min_alpha: 1.0 / 255.0,
-    greatest_alpha: 0.99,
-    min_transmittance: 1e-4,
-    max_steps: u32::MAX,
-    max_entries: u32::MAX,
-};
+use crate::splat::LIMITS;
 
 /// Derivative of a pixel's red by the opacity of the first of two splats: definition compared
 /// with every SIMD level.

@@ -1,4 +1,4 @@
-//! Tests of single functions, most of which are private to the crate.
+//! Unit tests. Most test private functions of the crate.
 
 mod context_fit;
 mod model_names;

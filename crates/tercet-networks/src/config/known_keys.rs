@@ -147,7 +147,7 @@ fn base() -> Map<String, Value> {
     serde_json::from_str(first).unwrap_or_default()
 }
 
-/// Whether the configurations of all families have the key.
+/// Whether every model family has this key in its configuration.
 pub fn is_base(key: &str) -> bool {
     contains(base().get("base"), key)
 }

@@ -42,7 +42,7 @@ static COMMANDS: OnceLock<CommandFns> = OnceLock::new();
 thread_local! {
     static WANTED: Cell<PipelineOptions> = const { Cell::new(PipelineOptions { subgroup: None, unchecked: false }) };
     static GROUPS: RefCell<Option<EncodingGroups>> = const { RefCell::new(None) };
-    /// The number of pipelines for which this thread required a subgroup size.
+    /// Counts the pipelines that this thread created with a required subgroup size.
     pub static SIZED_PIPELINES: Cell<usize> = const { Cell::new(0) };
     /// The number of barriers that the calls of this thread passed to the driver.
     pub static DRIVER_BARRIERS: Cell<usize> = const { Cell::new(0) };

@@ -163,8 +163,8 @@ impl RowFunction {
         }
     }
 
-    /// The permitted error of a finite result of a row of `len` elements, the finite ones of which
-    /// have the magnitudes' sum `magnitude`.
+    /// The permitted error of a finite result. The row has `len` elements, and `magnitude` is the
+    /// sum of the absolute values of its finite elements.
     fn tolerance(self, dtype: DType, len: usize, magnitude: f64, want: f64) -> f64 {
         let unit = match dtype {
             DType::F64 => f64::EPSILON,
@@ -449,7 +449,7 @@ fn check(device: &Device, f: RowFunction, dtype: DType, axis: usize) -> Result<(
     }
 }
 
-/// The sum of the magnitudes of the finite elements.
+/// The sum of the absolute values of the finite elements.
 fn magnitude(row: &[Special]) -> f64 {
     let magnitudes = row.iter().map(|x| x.as_f64().abs());
     magnitudes.filter(|x| x.is_finite()).sum()

@@ -30,7 +30,7 @@ fn fused_rows_go_there_and_back() {
 
 #[test]
 fn rows_go_there_and_back() {
-    // The projection has two heads of 6 rows, of which 4 are rotated, and two columns.
+    // The projection has two columns and two heads of 6 rows each. RoPE rotates 4 rows of a head.
     let rows = ProjectionRowOrder::Pairs {
         head_dim: 6,
         rope_dims: 4,

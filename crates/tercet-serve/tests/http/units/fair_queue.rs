@@ -15,7 +15,7 @@ fn queue(items: &[(&'static str, RequestOrder)]) -> FairQueue<&'static str> {
     queue
 }
 
-/// The order in which items start on `workers` workers, of which the oldest becomes free.
+/// The order in which `workers` workers start the items. The worker that started first ends first.
 fn starts(workers: usize, items: &[(&'static str, RequestOrder)]) -> String {
     let mut queue = queue(items);
     let mut running = VecDeque::new();
