@@ -71,6 +71,7 @@ mod rope;
 mod sample;
 mod scatter;
 mod select;
+mod search_sorted;
 mod selective_scan;
 mod slice;
 mod softmax;
@@ -146,6 +147,7 @@ crate::define_ops! {
     top_k::TopK,
     sort::Sort,
     non_zero::NonZero,
+    search_sorted::SearchSorted,
     unique::Unique,
     arg_extreme::ArgMax,
     arg_extreme::ArgMin,

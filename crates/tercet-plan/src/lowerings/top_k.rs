@@ -1,4 +1,5 @@
-//! Lowering of `TopK` and `Sort`, and sorting for `Sample` and the scatter operators.
+//! Lowering of `TopK`, `Sort` and `SearchSorted`, and sorting for `Sample` and the scatter
+//! operators.
 //!
 //! Elements become 32-bit keys that compare as integers. Pairs of key and index are unique, so
 //! every sort gives the same order. A workgroup sorts a row of at most [`CHUNK`] elements. For
@@ -65,6 +66,13 @@ crate::params! {
         k: U32,
         row_stride: U32,
     }
+    /// Parameter block of [`SEARCH`].
+    pub struct SearchSortedParams {
+        numel: U32,
+        width: U32,
+        len: U32,
+        step: U32,
+    }
 }
 
 const KEY: &str = portable!("top_k_key.wgsl");
@@ -130,10 +138,92 @@ static TAKE: TypedKernel<TopKTakeParams> = TypedKernel::wgsl(
     &["ELEM_BYTES", "RANK"],
 );
 
-/// Lowering of `TopK` and `Sort`.
+/// SearchSorted by binary search, one thread per value: `width` values in a row share the `len`
+/// elements that start `step` after those of the row before. Elements compare by keys as in
+/// `top_k_key.wgsl`, with NaN last; I16 has no code there.
+const SEARCH_SORTED: &str = "
+struct Params {
+    numel: u32,
+    width: u32,
+    len: u32,
+    step: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> sorted: array<u32>;
+@group(0) @binding(2) var<storage, read> values: array<u32>;
+@group(0) @binding(3) var<storage, read_write> y: array<u32>;
+
+override IN: u32 = 0u;
+override RIGHT: u32 = 0u;
+const I16: u32 = 8u;
+
+fn word_at(i: u32) -> u32 {
+    return select(word_of(i, IN), i / 2u, IN == I16);
+}
+
+// Integer key of element `i`, which is in `word`: equal elements have equal keys.
+fn search_key(word: u32, i: u32) -> u32 {
+    if IN == I16 {
+        return bits_of(word, i % 2u, 2u) ^ 0x8000u;
+    }
+    let lane = lane_of(i, IN);
+    if IN <= BF16 {
+        let value = float_of(word, lane, IN);
+        if is_nan(value) {
+            return 0xffffffffu;
+        }
+        let bits = select(bitcast<u32>(value), 0u, magnitude(value) == 0u);
+        return select(bits | 0x80000000u, ~bits, bits >= 0x80000000u);
+    }
+    if IN == I32 || IN == I8 {
+        return bitcast<u32>(int_of(word, lane, IN)) ^ 0x80000000u;
+    }
+    return uint_of(word, lane, IN);
+}
+
+@compute @workgroup_size(256)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let i = flat_group(group, groups) * 256u + local;
+    if i >= p.numel {
+        return;
+    }
+    let start = i / p.width * p.step;
+    let value = search_key(values[word_at(i)], i);
+    var low = 0u;
+    var high = p.len;
+    while low < high {
+        let middle = low + (high - low) / 2u;
+        let at = start + middle;
+        let key = search_key(sorted[word_at(at)], at);
+        if key < value || (RIGHT == 1u && key == value) {
+            low = middle + 1u;
+        } else {
+            high = middle;
+        }
+    }
+    y[i] = low;
+}
+";
+
+/// `I16` of [`SEARCH_SORTED`].
+const CODE_OF_I16: u32 = 8;
+
+static SEARCH: TypedKernel<SearchSortedParams> = TypedKernel::wgsl(
+    "search_sorted",
+    &[PRELUDE, SEARCH_SORTED],
+    &[ArgAccess::Read, ArgAccess::Read, ArgAccess::Write],
+    &["IN", "RIGHT"],
+);
+
+/// Lowering of `TopK`, `Sort` and `SearchSorted`.
 pub(crate) static TOP_KS: Lowering = Lowering {
     name: "top_k",
-    ops: &[OpKind::TopK, OpKind::Sort],
+    ops: &[OpKind::TopK, OpKind::Sort, OpKind::SearchSorted],
     kernels: &[
         &RANKS.def,
         &KEYS.def,
@@ -141,6 +231,7 @@ pub(crate) static TOP_KS: Lowering = Lowering {
         &STEP.def,
         &FINISH.def,
         &TAKE.def,
+        &SEARCH.def,
     ],
     supports: always,
     lower,
@@ -411,8 +502,39 @@ pub(crate) fn lower_choice(
 }
 
 fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
+    if let Op::SearchSorted(op) = &node.op {
+        return lower_search(e, node, op.right);
+    }
     let x = e.view(node.inputs[0]);
     lower_of(e, node, &x, [false; 2])
+}
+
+fn lower_search(e: &mut LoweringCtx<'_>, node: &Node, right: bool) -> Result<(), CompileError> {
+    let [sorted, values] = [node.inputs[0], node.inputs[1]].map(|v| e.view(v));
+    let (sorted, values) = (e.dense(&sorted)?, e.dense(&values)?);
+    let y = e.result(0)?;
+    let numel = e.numel(values.layout.shape());
+    let (shape, of_values) = (sorted.layout.shape(), values.layout.shape());
+    let len = e.num(&shape[shape.len() - 1]);
+    // A single row serves all values.
+    let (width, step) = match (shape, of_values) {
+        ([_, _, ..], [.., width]) => (e.num(width), len),
+        _ => (numel, SymInt::ZERO),
+    };
+    let dtype = match sorted.dtype {
+        DType::I16 => CODE_OF_I16,
+        dtype => code(dtype),
+    };
+    let params = SearchSortedParams {
+        numel,
+        width,
+        len,
+        step,
+    };
+    let grid = e.grid_of(numel, 256);
+    let args = [sorted.slot, values.slot, y.slot];
+    e.dispatch(&SEARCH, &[dtype, right.into()], &args, &params, grid);
+    Ok(())
 }
 
 /// Lowers a top-k of `x`, or the router of [`lower_choice`].
