@@ -214,3 +214,11 @@ both("ministral3", RMS | TIED | {"num_hidden_layers": 3, "num_attention_heads": 
      RMS | {"num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 6, "rope_parameters": {"rope_type": "yarn", "rope_theta": 100000.0, "factor": 2.0, "original_max_position_embeddings": 24, "mscale": 1.0, "mscale_all_dim": 0, "llama_4_scaling_beta": 1.0}})
 add("mistral3-b", "library", **seeing(base("mistral", **(RMS | {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 6, "rope_theta": 1000000000.0, "sliding_window": None}))))
 add("mistral3-c", **seeing(base("ministral3", **(RMS | SMALL | TIED | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "sliding_window": 25, "rope_parameters": GROWING | {"original_max_position_embeddings": 20, "factor": 16.0}})), tie_word_embeddings=True))
+
+# Layers with a window have rotary frequencies of their own.
+OLMO3_YARN = YARN | {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": 1.1386294361119891}
+add("olmo3-a", **base("olmo3", num_hidden_layers=5, num_attention_heads=3, num_key_value_heads=3, sliding_window=7, layer_types=["sliding_attention"] * 3 + ["full_attention", "sliding_attention"], rope_theta=500000.0, rope_scaling=OLMO3_YARN, attention_bias=False, rms_norm_eps=1e-6))
+
+# Two further models of this family, to which its implementation was not fitted.
+both("olmo3", RMS | {"num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "sliding_window": 12, "layer_types": ["full_attention", "sliding_attention", "sliding_attention"], "rope_parameters": {"full_attention": {"rope_type": "yarn", "rope_theta": 20000.0, "factor": 2.0, "original_max_position_embeddings": 48}, "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}},
+     RMS | {"num_hidden_layers": 4, "num_attention_heads": 5, "num_key_value_heads": 1, "sliding_window": 30, "rope_theta": 500000.0})

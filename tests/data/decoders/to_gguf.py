@@ -11,7 +11,7 @@ FAMILIES = {
     "qwen2": ("qwen2", False, False), "qwen3": ("qwen3", False, False),
     "gemma": ("gemma", False, True), "gemma2": ("gemma2", False, True), "gemma3_text": ("gemma3", False, True),
     "phi": ("phi2", False, False), "phi3": ("phi3", False, False), "granite": ("granite", True, False),
-    "olmo2": ("olmo2", False, False), "cohere": ("command-r", False, False), "cohere2": ("cohere2", False, False),
+    "olmo2": ("olmo2", False, False), "olmo3": ("olmo2", False, False), "cohere": ("command-r", False, False), "cohere2": ("cohere2", False, False),
     "mixtral": ("llama", True, False), "qwen2_moe": ("qwen2moe", False, False), "qwen3_moe": ("qwen3moe", False, False),
     "stablelm": ("stablelm", False, False), "starcoder2": ("starcoder2", False, False),
     "gpt_neox": ("gptneox", False, False), "gpt2": ("gpt2", False, False), "falcon": ("falcon", False, False),
@@ -448,8 +448,10 @@ def write_gguf(path, c, tensors, is_parted=False):
             value = 0.0
         if value is not None:
             add(value)
-    if c.model_type in ("mistral", "ministral3", "mixtral", "gemma2", "gemma3_text", "cohere2", "phi3", "gpt_oss") and c.sliding_window:
+    if c.model_type in ("mistral", "ministral3", "mixtral", "gemma2", "gemma3_text", "cohere2", "phi3", "gpt_oss", "olmo3") and c.sliding_window:
         w.add_sliding_window(c.sliding_window)
+    if c.model_type == "olmo3":
+        w.add_sliding_window_pattern([kind == "sliding_attention" for kind in c.layer_types])
     w.add_bos_token_id(c.bos_token_id)
     w.add_eos_token_id(c.eos_token_id)
     if arch == "deepseek2":
