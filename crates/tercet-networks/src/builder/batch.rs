@@ -1,5 +1,5 @@
-//! Continuous batching over one compiled model: sequences join and leave at any step, each in its
-//! own slot.
+//! Continuous batching: a scheduler of sequences over the slots of one engine. Sequences join and
+//! leave at any step, each in its own slot.
 //!
 //! [`BatchGenerator::step`] is one run: a prefill chunk of one prompt, or one decode step of all
 //! sequences in decode. If prefill and decode are both pending, their runs alternate. A decode run
@@ -10,36 +10,30 @@
 //! Nothing is compiled per sequence. A slot keeps its cache when its sequence ends, and the next
 //! sequence with the same prefix reuses it. Only whole chunks are reused, so the result is bitwise
 //! equal to a run from an empty slot. Models with recurrent states or window caches resume from a
-//! checkpoint instead (`prefix_cache.rs`).
+//! checkpoint instead (`engine/checkpoints.rs`). A prefix whose slot another sequence takes moves to the
+//! prefix store and back, if there is one (`engine/prefixes.rs`).
 
-mod inputs;
-mod prefix_cache;
-mod run;
-pub(crate) mod sequence;
-mod speculation;
-mod windows;
+mod drafts;
 
 use std::cmp::Reverse;
 use std::ops::RangeInclusive;
 
-use rayon::prelude::*;
-use tercet::{Executable, RunError, StepTime};
+use tercet::{Executable, StepTime};
 
-use super::compiled_decoder::{CompiledDecoder, EmbeddingTarget, elements};
+use super::compiled_decoder::EmbeddingTarget;
 use super::decoder::cache::CacheFormat;
 use super::decoder::matmul_precision::OverflowFallback;
-use super::decoder::slot_windows::{BANKS, slot_windows};
-use super::decoder::{BatchDecoder, coarser, has_per_slot_rows};
-use super::generator::Speculation;
-use super::token_sampler::near_tie;
+use super::decoder::run_rows::{LogitRows, RunRows, SlotChunk};
+use super::decoder::{BatchDecoder, DecoderSizes, coarser, has_per_slot_rows};
+use super::engine::Engine;
+use super::engine::inputs::{BatchInputs, ProgramInputs};
+use super::engine::prefixes::PrefixTier;
+use super::engine::sequence::{
+    ActiveSequence, BatchEvent, BatchEventKind, CacheSlot, Sequence, SequenceId,
+};
+use super::prefix_store::ModelTag;
 use super::{MatmulPrecision, ModelError};
 use crate::maybe_async::{WaitMode, block_on_ready};
-use inputs::{BatchInputs, BatchRunRows, SlotChunk};
-use sequence::{ActiveSequence, CacheSlot};
-pub use sequence::{BatchEvent, BatchEventKind, FinishReason, Sequence, SequenceId};
-
-/// Minimum sequences per decode run for which sequences take turns so that a lone one is not padded.
-const MIN_TURN: usize = 8;
 
 /// A compiled language model that generates several sequences concurrently.
 ///
@@ -60,34 +54,13 @@ const MIN_TURN: usize = 8;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct BatchGenerator {
-    compiled: CompiledDecoder,
-    /// Minimum rows of a decode run. A row has the same bits for any number of rows from this minimum
-    /// to `together`.
-    min_rows: usize,
-    /// The `together` that was asked for.
-    max_together: usize,
-    /// Maximum sequences per decode run. The field after it is the slot at which the next decode
-    /// run starts its search.
-    together: usize,
+    engine: Engine,
+    /// Slot at which the next decode run starts its search.
     next_turn: usize,
-    /// True if layers keep recurrent states.
-    has_states: bool,
-    /// True if layers have sliding-window caches.
-    has_windows: bool,
-    context: usize,
-    chunk: usize,
-    vocab: usize,
     /// Number of adapters that sequences can select from.
     adapter_count: usize,
-    slots: Vec<CacheSlot>,
-    inputs: BatchInputs,
-    speculation: Option<Speculation>,
     /// Sequence that a draft model continues; it holds one text.
     draft_owner: Option<SequenceId>,
-    /// Rows of logits of a draft run.
-    draft_rows: usize,
-    /// Minimum lead of a greedy token of a draft run.
-    near_tie: f32,
     /// Number of sequences started so far.
     started: u64,
     /// True if the last run was a prefill chunk.
@@ -100,85 +73,124 @@ impl BatchGenerator {
     pub(super) fn new(
         exe: Box<dyn Executable>,
         rounded: Option<OverflowFallback>,
-        together: usize,
+        (together, tag): (usize, Option<ModelTag>),
         decoder: &BatchDecoder,
     ) -> Result<BatchGenerator, ModelError> {
         let BatchDecoder {
             config, options, ..
         } = decoder;
-        let windows = slot_windows(config, options.context);
-        let mut inputs = BatchInputs::new(
+        let has_visible_input = options.cache_format() == CacheFormat::Q8_0;
+        let inputs = BatchInputs::new(
             [options.slots, options.context],
             has_per_slot_rows(config),
             !options.selectable_adapters.is_empty(),
-            (&windows, options.cache_format() == CacheFormat::Q8_0),
+            has_visible_input,
         );
-        let mut compiled = CompiledDecoder::new(exe, rounded);
-        if options.max_image_rows > 0 {
-            compiled.set_image_embeddings(config.hidden, &[])?;
-        }
-        let rows = equal_row_counts(compiled.exe()?.as_ref(), &mut inputs, together)?;
-        Ok(BatchGenerator {
-            compiled,
-            max_together: together,
-            min_rows: *rows.start(),
-            together: *rows.end(),
-            next_turn: 0,
+        let sizes = DecoderSizes {
             has_states: config.has_states(),
-            has_windows: !windows.is_empty(),
             context: options.context,
             chunk: options.chunk.min(options.context),
             vocab: config.vocab,
+            logit_rows: options.draft_rows(),
+            dtype: coarser(options.dtype, options.cache_format()),
+            has_visible_input,
+            windows: options.window_caches(config),
+        };
+        let (inputs, slots) = (ProgramInputs::Slots(inputs), [options.slots, together]);
+        let mut engine = Engine::new(exe, rounded, inputs, slots, sizes)?;
+        engine.next_only = true;
+        let tier = options.prefix_store.clone().zip(tag);
+        engine.prefixes = tier.map(|(store, model)| PrefixTier::new(store, model));
+        if options.max_image_rows > 0 {
+            (engine.compiled).set_image_embeddings(config.hidden, &[])?;
+        }
+        Ok(BatchGenerator {
+            engine,
+            next_turn: 0,
             adapter_count: options.selectable_adapters.len(),
-            slots: (0..options.slots).map(|_| CacheSlot::default()).collect(),
-            inputs,
-            speculation: None,
             draft_owner: None,
-            draft_rows: options.draft_rows(),
-            near_tie: near_tie(coarser(options.dtype, options.cache_format())),
             started: 0,
             was_prompt: false,
             logit_owners: Vec::new(),
         })
     }
 
+    /// Number of stored prefixes that this generator can use, and of those of other models or other
+    /// options. Zeros without [`BatchOptions::prefix_store`](crate::BatchOptions::prefix_store).
+    pub fn stored_prefixes(&self) -> [usize; 2] {
+        let tier = self.engine.prefixes.as_ref();
+        tier.map_or([0; 2], PrefixTier::count)
+    }
+
+    /// Saves the prefixes of all slots in the prefix store and waits until its files are complete. The
+    /// slots stay as they are. A prefix that cannot be saved is lost with a warning of the store.
+    ///
+    /// ```
+    /// # let dims = tercet_networks::DecoderDims {
+    /// #     hidden: 64, layers: 2, heads: 4, kv_heads: 2, head_dim: 16, ffn: 96, vocab: 300,
+    /// #     context: 128,
+    /// # };
+    /// # let spec = tercet_networks::DecoderSpec::llama(dims);
+    /// # let weights = tercet_networks::Weights::Dummy(tercet_networks::DummyWeights::dense());
+    /// use tercet::Device;
+    /// use tercet_networks::{BatchDecoder, BatchOptions, PrefixStore, Sequence};
+    /// let store = PrefixStore::in_memory(64 << 20);
+    /// let options = BatchOptions {
+    ///     chunk: 16,
+    ///     prefix_store: Some(store.clone()),
+    ///     ..BatchOptions::new(&spec, 2)
+    /// };
+    /// let mut generator = BatchDecoder::build(&spec, &weights, options)?.generator(&Device::cpu())?;
+    /// generator.start(Sequence::new((0..40).collect(), 1))?;
+    /// while !generator.step()?.is_empty() {}
+    /// generator.save_prefixes();
+    /// assert_eq!((store.stats().entries, generator.stored_prefixes()), (1, [1, 0]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn save_prefixes(&mut self) {
+        for at in 0..self.engine.slots.len() {
+            self.engine.save_prefix(at, 0);
+        }
+        if let Some(tier) = &self.engine.prefixes {
+            tier.store.flush();
+        }
+    }
+
     /// Maximum number of concurrent sequences.
     pub fn slots(&self) -> usize {
-        self.slots.len()
+        self.engine.slots.len()
     }
 
     /// Number of free slots.
     pub fn free(&self) -> usize {
-        self.slots
-            .iter()
-            .filter(|slot| slot.active.is_none())
-            .count()
+        let slots = self.engine.slots.iter();
+        slots.filter(|slot| slot.active.is_none()).count()
     }
 
     /// Number of rows of a decode run, one per sequence. A run of fewer sequences is padded to the least
     /// number; if more are active, they take turns. A row has the same bits for any of these numbers.
     pub fn decode_rows(&self) -> RangeInclusive<usize> {
-        self.min_rows..=self.together
+        self.engine.min_rows..=self.engine.together
     }
 
     /// Device time of each step of the last run, if the device measures it.
     pub fn timings(&mut self) -> Vec<StepTime> {
-        self.compiled.timings()
+        self.engine.compiled.timings()
     }
 
     /// Cache capacity per sequence, in tokens.
     pub fn context(&self) -> usize {
-        self.context
+        self.engine.context
     }
 
     /// User-facing message about a precision fallback since compilation; usually `None`.
     pub fn fallback_message(&self) -> Option<String> {
-        self.compiled.fallback_message()
+        self.engine.compiled.fallback_message()
     }
 
     /// Matmul precision after an overflow fallback. Compile further models with this precision.
     pub fn fallback_precision(&self) -> Option<MatmulPrecision> {
-        self.compiled.fallback_precision()
+        self.engine.compiled.fallback_precision()
     }
 
     /// Checks a sequence without starting it; ignores whether a slot is free.
@@ -186,8 +198,14 @@ impl BatchGenerator {
     /// # Errors
     /// Same errors as [`BatchGenerator::start`].
     pub fn check(&self, sequence: &Sequence) -> Result<(), ModelError> {
-        let sizes = [self.context, self.vocab, self.adapter_count];
-        sequence.check(sizes, self.compiled.image_rows())
+        self.engine.check(0, &sequence.prompt)?;
+        let choices = self.adapter_count;
+        if let Some(at) = sequence.adapter.filter(|at| *at >= choices) {
+            return Err(ModelError::Unsupported(format!(
+                "adapter index {at} is out of range; the model was compiled with {choices} adapters"
+            )));
+        }
+        sequence.sampling.check(self.engine.vocab)
     }
 
     /// Assigns a free slot to a sequence; [`BatchGenerator::step`] computes it.
@@ -199,29 +217,46 @@ impl BatchGenerator {
     /// index that the model was not compiled with.
     pub fn start(&mut self, sequence: Sequence) -> Result<SequenceId, ModelError> {
         self.check(&sequence)?;
-        let chunk = self.chunk;
-        let slots = self.slots.iter().enumerate();
+        let engine = &mut self.engine;
+        let slots = engine.slots.iter().enumerate();
         let free = slots.filter(|(_, slot)| slot.active.is_none());
-        let forgets = self.has_states || self.has_windows;
-        let same = |slot: &CacheSlot| match forgets {
-            true => slot.checkpoint_match(&sequence),
-            false => slot.same(&sequence, chunk),
+        let same = |slot: &CacheSlot| match engine.goes_back() {
+            true => slot.same(&sequence, engine.chunk),
+            false => slot.checkpoint_match(&sequence),
         };
-        let best = free.max_by_key(|(_, slot)| (same(slot), Reverse(slot.chunk_aligned)));
+        // A stored prefix is not lost with its slot, so its length is no reason to keep it there.
+        let worth = |slot: &CacheSlot| match engine.prefixes.is_some() {
+            true => slot.last_used,
+            false => slot.chunk_aligned as u64,
+        };
+        let best = free.max_by_key(|(_, slot)| (same(slot), Reverse(worth(slot))));
         let Some((at, _)) = best else {
-            let slots = self.slots.len();
+            let slots = engine.slots.len();
             return Err(ModelError::NoSlot { slots });
         };
         self.started += 1;
         let id = SequenceId(self.started);
-        let same = same(&self.slots[at]);
-        let keep_at = self.checkpoint_position(&sequence, same);
-        let slot = &mut self.slots[at];
+        let same = same(&engine.slots[at]);
+        let (at, same) = match engine.load_prefix(&sequence, same) {
+            Some(stored) => {
+                let at = engine.oldest_free_slot().unwrap_or(at);
+                engine.save_prefix(at, 0);
+                (at, engine.restore_prefix(at, stored))
+            }
+            None => {
+                engine.save_prefix(at, same);
+                (at, same)
+            }
+        };
+        let checkpoints = engine.planned_checkpoints(&sequence, same);
+        let slot = &mut engine.slots[at];
         slot.go_back(same);
         slot.adapter = sequence.adapter;
         slot.cache_scope.clone_from(&sequence.cache_scope);
         slot.had_draft = false;
-        slot.active = Some(ActiveSequence::new(id, sequence, keep_at));
+        slot.last_used = self.started;
+        let (active, text) = ActiveSequence::new(id, sequence, checkpoints);
+        (slot.active, slot.text) = (Some(active), text);
         Ok(id)
     }
 
@@ -229,17 +264,17 @@ impl BatchGenerator {
     /// has ended.
     pub fn cancel(&mut self, id: SequenceId) -> bool {
         let is_its = |slot: &&mut CacheSlot| slot.active.as_ref().is_some_and(|text| text.id == id);
-        match self.slots.iter_mut().find(is_its) {
-            Some(slot) => slot.active.take().is_some(),
+        match self.engine.slots.iter_mut().find(is_its) {
+            Some(slot) => slot.end(),
             None => false,
         }
     }
 
     /// Cancels all sequences and clears the caches of all slots.
     pub fn reset(&mut self) {
-        self.slots.fill_with(CacheSlot::default);
+        self.engine.slots.fill_with(CacheSlot::default);
         self.logit_owners.clear();
-        self.compiled.reset();
+        self.engine.reset();
     }
 
     /// Performs one run and returns its events in slot order; the list is empty if no sequence is
@@ -251,7 +286,7 @@ impl BatchGenerator {
     /// sequence is a [`BatchEventKind::Failed`] event.
     pub fn step(&mut self) -> Result<Vec<BatchEvent>, ModelError> {
         let prompt = self.next_prompt();
-        let writes = self.slots.iter().any(|slot| slot.next().is_some());
+        let writes = self.engine.slots.iter().any(|slot| slot.next().is_some());
         match prompt {
             Some(slot) if !(writes && self.was_prompt) => {
                 self.was_prompt = true;
@@ -279,13 +314,16 @@ impl BatchGenerator {
             return Ok(None);
         };
         let rows = row..row + 1;
-        let logits = self.compiled.read_rows("logits", rows, WaitMode::Blocking);
+        let logits = self
+            .engine
+            .compiled
+            .read_rows("logits", rows, WaitMode::Blocking);
         block_on_ready(logits).map(Some)
     }
 
     /// Slot with the oldest sequence that is still in prefill.
     fn next_prompt(&self) -> Option<usize> {
-        let slots = self.slots.iter().enumerate();
+        let slots = self.engine.slots.iter().enumerate();
         let waiting = slots.filter_map(|(at, slot)| {
             let text = slot.active.as_ref()?;
             (slot.cached_tokens.len() < text.prompt.len()).then_some((text.id, at))
@@ -295,28 +333,18 @@ impl BatchGenerator {
 
     /// Runs the next prefill chunk of a slot; after the last chunk it samples a token.
     fn part_of_prompt(&mut self, at: usize) -> Result<Vec<BatchEvent>, ModelError> {
-        self.restore_checkpoint(at)?;
-        self.save_checkpoint(at)?;
-        let slot = &self.slots[at];
+        self.engine.restore_checkpoint(at)?;
+        self.engine.save_checkpoint(at)?;
+        let slot = &self.engine.slots[at];
         let Some(text) = &slot.active else {
             return Ok(Vec::new());
         };
         let start = slot.cached_tokens.len();
-        let end = text.prompt.len().min(start + self.chunk);
+        let end = text.prompt.len().min(start + self.engine.chunk);
         let (id, is_last) = (text.id, end == text.prompt.len());
-        let part = SlotChunk {
-            slot: at,
-            adapter: slot.adapter,
-            start,
-            banks: slot.banks(),
-            tokens: text.prompt[start..end].to_vec(),
-        };
-        let on_host = is_last && text.sampler.is_on_host();
-        self.run(&BatchRunRows::Prompt(&part), on_host)?;
-        let slot = &mut self.slots[at];
-        if end - start == self.chunk && slot.chunk_aligned == start {
-            slot.chunk_aligned = end;
-        }
+        let part = self.engine.part(at, text.prompt[start..end].to_vec());
+        let sampled: &[usize] = if is_last { &[at] } else { &[] };
+        self.run(&RunRows::Chunk(&part, LogitRows::Last), sampled)?;
         let mut events = vec![BatchEvent {
             sequence: id,
             kind: BatchEventKind::Prompt(end),
@@ -328,49 +356,40 @@ impl BatchGenerator {
         Ok(events)
     }
 
+    /// Runs the engine for the next tokens of the slots `sampled`.
+    fn run(&mut self, rows: &RunRows<'_>, sampled: &[usize]) -> Result<(), ModelError> {
+        self.logit_owners.clear();
+        let outputs = self.engine.outputs(sampled);
+        block_on_ready(self.engine.run(rows, outputs, WaitMode::Blocking))
+    }
+
     /// Slots with a sequence in decode, from the one whose turn it is.
     fn writing_in_turn(&self) -> Vec<usize> {
-        let slots = self.slots.len();
-        let in_turn = (0..slots).map(|i| (self.next_turn + i) % slots);
-        in_turn
-            .filter(|at| self.slots[*at].next().is_some())
-            .collect()
+        let slots = &self.engine.slots;
+        let in_turn = (0..slots.len()).map(|i| (self.next_turn + i) % slots.len());
+        in_turn.filter(|at| slots[*at].next().is_some()).collect()
     }
 
     /// Runs one decode step: computes the last token of each sequence, up to the maximum per run,
     /// and samples the next tokens.
     fn next_tokens(&mut self) -> Result<Vec<BatchEvent>, ModelError> {
-        let slots = self.slots.len();
         let mut chosen = self.writing_in_turn();
-        chosen.retain(|at| !self.slots[*at].had_draft);
-        chosen.truncate(self.together);
-        let turn = chosen.last().map_or(0, |last| (last + 1) % slots);
+        chosen.retain(|at| !self.engine.slots[*at].had_draft);
+        chosen.truncate(self.engine.together);
+        let turn = chosen.last().map_or(0, |last| (last + 1) % self.slots());
         chosen.sort_unstable();
         self.clear_draft_turns();
-        let mut parts = Vec::with_capacity(chosen.len());
-        let mut on_host = false;
-        for at in chosen {
-            let slot = &self.slots[at];
-            let (Some(token), Some(text)) = (slot.next(), &slot.active) else {
-                continue;
-            };
-            on_host |= text.sampler.is_on_host();
-            parts.push(SlotChunk {
-                slot: at,
-                adapter: slot.adapter,
-                start: slot.cached_tokens.len(),
-                banks: slot.banks(),
-                tokens: vec![token],
-            });
-        }
-        let idle = self.min_rows.saturating_sub(parts.len());
-        self.run(&BatchRunRows::Tokens(&parts, idle), on_host)?;
+        let engine = &self.engine;
+        let next = |at: &usize| Some(engine.part(*at, vec![engine.slots[*at].next()?]));
+        let parts: Vec<SlotChunk> = chosen.iter().filter_map(next).collect();
+        let idle = engine.min_rows.saturating_sub(parts.len());
+        self.run(&RunRows::Tokens(&parts, idle), &chosen)?;
         self.next_turn = turn;
-        let ids = parts.iter().filter_map(|part| self.slots[part.slot].id());
+        let ids = chosen.iter().filter_map(|at| self.engine.slots[*at].id());
         self.logit_owners = ids.collect();
         let mut events = Vec::new();
-        let slots: Vec<(usize, usize)> = parts.iter().map(|part| part.slot).zip(0..).collect();
-        self.sample(&slots, &mut events)?;
+        let rows: Vec<(usize, usize)> = chosen.into_iter().zip(0..).collect();
+        self.sample(&rows, &mut events)?;
         Ok(events)
     }
 
@@ -381,30 +400,11 @@ impl BatchGenerator {
         slots: &[(usize, usize)],
         events: &mut Vec<BatchEvent>,
     ) -> Result<(), ModelError> {
-        let [next, logits @ ..] = self.compiled.outputs.as_slice() else {
-            return Ok(());
-        };
-        let next = elements(next, "next")?;
-        let logits = logits.first().map(|logits| elements(logits, "logits"));
-        let logits = logits.transpose()?;
-        let rows = LastRows {
-            next,
-            logits,
-            vocab: self.vocab,
-            chunk: self.chunk,
-        };
-        let mut wanted = slots.iter().peekable();
-        let all = self.slots.iter_mut().enumerate();
-        let mut sampled: Vec<(&mut CacheSlot, usize)> = all
-            .filter_map(|(at, slot)| Some((slot, wanted.next_if(|(own, _)| *own == at)?.1)))
-            .collect();
-        // Sampling of one row of a large vocabulary takes a fraction of a millisecond.
-        let chosen: Vec<Result<Option<u32>, ModelError>> = sampled
-            .par_iter_mut()
-            .map(|(slot, row)| rows.choose(slot, *row))
-            .collect();
-        for ((slot, _), chosen) in sampled.into_iter().zip(chosen) {
-            let is_full = slot.cached_tokens.len() >= self.context;
+        let (chunk, context) = (self.engine.chunk, self.engine.context);
+        let chosen = self.engine.choose(slots, |slot| slot.random(chunk))?;
+        for ((at, _), chosen) in slots.iter().zip(chosen) {
+            let slot = &mut self.engine.slots[*at];
+            let is_full = slot.cached_tokens.len() >= context;
             let Some(text) = &mut slot.active else {
                 continue;
             };
@@ -415,7 +415,7 @@ impl BatchGenerator {
                 Err(e) => text.fail(e, events),
             };
             if !goes_on {
-                slot.active = None;
+                slot.end();
             }
         }
         Ok(())
@@ -424,97 +424,12 @@ impl BatchGenerator {
 
 impl EmbeddingTarget for BatchGenerator {
     fn set_image_embeddings(&mut self, width: usize, rows: &[f32]) -> Result<(), ModelError> {
-        self.compiled.set_image_embeddings(width, rows)
+        self.engine.compiled.set_image_embeddings(width, rows)
     }
 
     fn truncate_from(&mut self, token: u32) {
-        for slot in &mut self.slots {
-            let at = slot.cached_tokens.iter().position(|own| *own >= token);
-            let Some(at) = at else {
-                continue;
-            };
-            slot.checkpoint = None;
-            // Windows and states cannot go back.
-            slot.cut(if self.has_states || self.has_windows {
-                0
-            } else {
-                at
-            });
-        }
+        self.engine.truncate_from(token);
     }
-}
-
-/// Outputs of the last run.
-struct LastRows<'a> {
-    /// Greatest logit of each row.
-    next: &'a [i32],
-    /// `[rows, vocab]`, if they were copied.
-    logits: Option<&'a [f32]>,
-    vocab: usize,
-    chunk: usize,
-}
-
-impl LastRows<'_> {
-    /// The next token of a slot's sequence; `None` without a sequence or without logits.
-    fn choose(&self, slot: &mut CacheSlot, row: usize) -> Result<Option<u32>, ModelError> {
-        let Some(text) = &mut slot.active else {
-            return Ok(None);
-        };
-        if !text.sampler.is_on_host() {
-            return Ok(self.next.get(row).map(|token| *token as u32));
-        }
-        let own = row * self.vocab..(row + 1) * self.vocab;
-        let Some(logits) = self.logits.and_then(|logits| logits.get(own)) else {
-            return Ok(None);
-        };
-        let (so_far, random) = (text.text(&slot.cached_tokens), text.random(self.chunk));
-        text.sampler.choose(logits, so_far, random)
-    }
-}
-
-/// Numbers of rows of a decode run for which a row has the same bits: those for which the executor
-/// chooses the same kernels.
-///
-/// If the kernels of one row serve many rows, a run has at most as many, and further sequences take
-/// turns. Otherwise a run has at most `together` rows.
-fn equal_row_counts(
-    exe: &dyn Executable,
-    inputs: &mut BatchInputs,
-    together: usize,
-) -> Result<RangeInclusive<usize>, ModelError> {
-    if together == 1 {
-        return Ok(1..=1);
-    }
-    // The kernels must depend neither on the number of sequences nor on that of padding rows.
-    let mut variants = |rows: usize| {
-        let part = |slot| SlotChunk {
-            slot,
-            adapter: None,
-            start: 0,
-            banks: [0; 2],
-            tokens: vec![0],
-        };
-        let parts: Vec<SlotChunk> = (0..rows).map(part).collect();
-        inputs.fill(&BatchRunRows::Tokens(&parts, 0));
-        let full = exe.kernel_variants(&inputs.named())?;
-        inputs.fill(&BatchRunRows::Tokens(&parts[..1], rows - 1));
-        let padded = exe.kernel_variants(&inputs.named())?;
-        Ok::<_, RunError>((full == padded).then_some(full))
-    };
-    let one = variants(1)?;
-    let mut end = 1;
-    while one.is_some() && end < together && variants(end + 1)? == one {
-        end += 1;
-    }
-    if end >= MIN_TURN.min(together) {
-        return Ok(1..=end);
-    }
-    let all = variants(together)?;
-    let mut start = together;
-    while all.is_some() && start > 1 && variants(start - 1)? == all {
-        start -= 1;
-    }
-    Ok(start..=together)
 }
 
 fn no_logits() -> ModelError {

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use tercet::{Executable, StepTime, Tensor, TensorError};
+use tercet::{Executable, OutputSelection, StepTime, Tensor, TensorError};
 
 use super::decoder::PICTURES;
 use super::decoder::matmul_precision::{OverflowFallback, PrecisionFallback, WidenedModel};
@@ -20,7 +20,9 @@ pub(super) struct CompiledDecoder {
     precision_fallback: Option<PrecisionFallback>,
     /// Image embeddings that token ids above the vocabulary refer to, for vision-language models.
     images: Option<ImageEmbeddings>,
-    pub(super) outputs: Vec<Tensor>,
+    /// Names of the outputs of the last run, in the order of `outputs`.
+    names: &'static [&'static str],
+    outputs: Vec<Tensor>,
 }
 
 /// Embedding rows that image tokens refer to.
@@ -41,6 +43,7 @@ impl CompiledDecoder {
             overflow_fallback,
             precision_fallback: None,
             images: None,
+            names: &[],
             outputs: Vec::new(),
         }
     }
@@ -51,6 +54,30 @@ impl CompiledDecoder {
     /// [`ModelError::Unsupported`] if recompiling in a wider dtype failed.
     pub(super) fn exe(&mut self) -> Result<&mut Box<dyn Executable>, ModelError> {
         self.exe.as_mut().ok_or_else(no_executable)
+    }
+
+    /// Starts a run and copies these outputs of it.
+    pub(super) async fn submit(
+        &mut self,
+        inputs: &[(&str, &Tensor)],
+        outputs: &'static [&'static str],
+        waits: WaitMode,
+    ) -> Result<(), ModelError> {
+        self.names = outputs;
+        let exe = self.exe.as_mut().ok_or_else(no_executable)?;
+        let wanted = OutputSelection::Only(outputs);
+        Ok(waits.submit(&mut **exe, inputs, wanted).await?)
+    }
+
+    /// Elements of an output of the last run; `None` if it was not copied.
+    pub(super) fn output<T: tercet::Element>(
+        &self,
+        name: &str,
+    ) -> Result<Option<&[T]>, ModelError> {
+        let at = self.names.iter().position(|own| *own == name);
+        let output = at.and_then(|at| self.outputs.get(at));
+        let output = output.map(|output| output.as_slice());
+        output.transpose().map_err(|e| not_the_output(name, &e))
     }
 
     /// Waits for the submitted run and takes its outputs.
@@ -175,14 +202,6 @@ impl ImageEmbeddings {
         let rows = exe.upload(&self.rows)?;
         Ok(exe.bind(PICTURES, &rows)?)
     }
-}
-
-/// Elements of an output of the last run.
-pub(super) fn elements<'a, T: tercet::Element>(
-    output: &'a Tensor,
-    name: &str,
-) -> Result<&'a [T], ModelError> {
-    output.as_slice().map_err(|e| not_the_output(name, &e))
 }
 
 fn no_executable() -> ModelError {

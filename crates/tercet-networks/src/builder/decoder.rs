@@ -26,7 +26,7 @@ mod experts;
 mod latent;
 pub(crate) mod layer;
 pub(crate) mod matmul_precision;
-pub(crate) mod slot_windows;
+pub(super) mod run_rows;
 mod states;
 pub(crate) mod windows;
 
@@ -44,7 +44,8 @@ pub use cache::CacheFormat;
 use cache::check_cache;
 pub use matmul_precision::MatmulPrecision;
 use matmul_precision::OverflowFallback;
-use windows::{WindowedLayers, window_caches};
+use windows::WindowCaches;
+use windows::ordered::window_caches;
 
 use layer::{
     AttentionMode, ForwardContext, MAX_CONTEXT, VisibleCache, embed, head, layer, norm,
@@ -209,7 +210,7 @@ impl Decoder {
             CacheFormat::Float(_) => None,
             CacheFormat::Q8_0 => Some(visible_cache(&mut b)?),
         };
-        let windows = window_caches(&mut b, &windows::windows(config, &options))?;
+        let windows = window_caches(&mut b, &options.window_caches(config), &len)?;
 
         let ropes = rope_tables(&mut b, config, options.context, positions)?;
         let query_scales = query_scales(&mut b, config, options.context, positions)?;
@@ -282,10 +283,10 @@ impl Decoder {
             logit_rows: own.logit_rows,
             dtype: coarser(own.dtype, own.cache_format()),
             has_visible_input: own.cache_format() == CacheFormat::Q8_0,
-            windows: windows::windows(config, own),
+            windows: own.window_caches(config),
         };
         let mut generator =
-            Generator::from_executable(exe, rounded, &self.model, sizes, own.sampling);
+            Generator::from_executable(exe, rounded, &self.model, sizes, own.sampling)?;
         if own.max_image_rows > 0 {
             generator.accept_images(config.hidden)?;
         }
@@ -346,7 +347,7 @@ pub(super) struct DecoderSizes {
     pub(super) dtype: DType,
     /// True if the graph has the input [`SEEN`].
     pub(super) has_visible_input: bool,
-    pub(super) windows: Vec<WindowedLayers>,
+    pub(super) windows: Vec<WindowCaches>,
 }
 
 /// Dtype to which F32 matmul inputs are rounded in a model of this arithmetic dtype.
@@ -388,7 +389,7 @@ pub(crate) fn check_causal(config: &DecoderSpec) -> Result<(), ModelError> {
     match config.is_bidirectional() {
         false => Ok(()),
         true => Err(ModelError::Unsupported(
-            "the model has bidirectional attention (`use_bidirectional_attention`): it embeds texts and cannot generate; use \
+            "the model has bidirectional attention (`is_causal` or `use_bidirectional_attention` in its configuration): it embeds texts and cannot generate; use \
              `tercet embed`"
                 .into(),
         )),

@@ -1,29 +1,24 @@
-//! Single-sequence generation: a compiled decoder with its KV cache. Tokens are appended in chunks;
-//! each run returns logits and, if the graph samples, the next token.
+//! Single-sequence generation: an engine with one slot, whose caller chooses the tokens to append.
+//! Tokens are appended in chunks; each run returns logits and, if the graph samples, the next token.
 
 use tercet::ops::Op;
 use tercet::random::RngState;
-use tercet::{DType, Executable, Tensor, TensorType};
+use tercet::{Executable, StepTime};
 
-pub(crate) mod drafts;
-mod run;
-mod run_ahead;
-mod speculation;
-mod windows;
-
-pub use self::drafts::{Draft, DraftError, MAX_DRAFT_TOKENS};
-use self::run_ahead::RunAhead;
-pub use self::speculation::DraftCounts;
-pub(super) use self::speculation::{DraftLength, DraftTarget, DraftedText, Speculation};
-use self::windows::WindowStates;
-use super::compiled_decoder::{CompiledDecoder, EmbeddingTarget, elements};
+use super::compiled_decoder::EmbeddingTarget;
 use super::decoder::matmul_precision::OverflowFallback;
 use super::decoder::{DecoderSizes, MatmulPrecision, Sampling};
+use super::engine::drafts::{Draft, DraftError, DraftProposer};
+use super::engine::inputs::{ProgramInputs, TextInputs};
+use super::engine::sequence::CacheSlot;
+use super::engine::speculation::DraftCounts;
+use super::engine::{Engine, does_not_sample};
 use super::sampling::SamplingOptions;
-use super::token_sampler::{SampledText, TokenSampler};
+use super::token_sampler::{TokenSampler, VerifiedTokens};
 use super::{ModelError, ModelGraph};
 use crate::maybe_async::{WaitMode, block_on_ready};
 use tercet_text::constraint::Constraint;
+use tercet_text::tokenizer::Tokenizer;
 
 /// Result of a run for its last token.
 ///
@@ -70,34 +65,7 @@ pub struct GeneratorStep<'a> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Generator {
-    compiled: CompiledDecoder,
-    position: usize,
-    /// True if layers keep recurrent states. Recurrent states cannot be rolled back to an earlier
-    /// token.
-    has_states: bool,
-    /// True until the first run after all states were zeroed.
-    is_blank: bool,
-    context: usize,
-    chunk: usize,
-    vocab: usize,
-    logit_rows: usize,
-    dtype: DType,
-    inputs: [Tensor; 5],
-    /// Input whose length is the filled part of the caches, for caches that are decoded to another
-    /// dtype.
-    filled: Option<Tensor>,
-    /// Sliding-window caches: these layers cache fewer positions than the context.
-    windows: Vec<WindowStates>,
-    next_only: bool,
-    /// Token ids in the cache, oldest first.
-    tokens: Vec<u32>,
-    penalties_from: usize,
-    /// `None` if the graph does not sample.
-    sampler: Option<TokenSampler>,
-    /// State of speculative decoding.
-    speculation: Option<Speculation>,
-    draft_len: DraftLength,
-    run_ahead: RunAhead,
+    engine: Engine,
     /// Receives the logits of every token; see [`Generator::set_logit_observer`].
     logit_observer: Option<LogitObserver>,
 }
@@ -105,17 +73,8 @@ pub struct Generator {
 /// Receives the logits after each token of a sequence.
 type LogitObserver = Box<dyn FnMut(&[f32]) + Send>;
 
-/// Selects the tokens of a run that produce logits.
-#[derive(Clone, Copy)]
-enum LogitRowSelection {
-    /// Only the last token, which the next token is sampled from.
-    Last,
-    /// All tokens; no next token is sampled.
-    All,
-}
-
-/// Input names, in the order of [`Generator::inputs`].
-const INPUTS: [&str; 5] = ["tokens", "positions", "start", "kv_len", "rows"];
+/// The only slot of the engine.
+const SLOT: usize = 0;
 
 impl Generator {
     /// Wraps an executable whose graph has the inputs and outputs of a decoder.
@@ -125,56 +84,30 @@ impl Generator {
         model: &ModelGraph,
         sizes: DecoderSizes,
         sampling: Option<Sampling>,
-    ) -> Generator {
-        let DecoderSizes {
-            has_states,
-            context,
-            chunk,
-            vocab,
-            logit_rows,
-            dtype,
-            has_visible_input: counts_seen,
-            windows,
-        } = sizes;
-        let stream = model.graph.nodes().find_map(|(_, node)| {
-            let Op::Sample(sample) = &node.op else {
-                return None;
-            };
-            Some(sample.stream)
+    ) -> Result<Generator, ModelError> {
+        let stream = model.graph.nodes().find_map(|(_, node)| match &node.op {
+            Op::Sample(sample) => Some(sample.stream),
+            _ => None,
         });
-        let chooser = sampling.zip(stream);
-        let empty = |shape: &[usize]| {
-            Tensor::zeros(TensorType::new(DType::I32, shape))
-                .expect("invariant: small shapes fit memory")
-        };
-        Generator {
-            compiled: CompiledDecoder::new(exe, rounded),
-            position: 0,
-            has_states,
-            is_blank: true,
-            context,
-            chunk,
-            vocab,
-            logit_rows,
-            dtype,
-            inputs: [
-                empty(&[0]),
-                empty(&[0]),
-                empty(&[4]),
-                empty(&[]),
-                empty(&[1]),
-            ],
-            filled: counts_seen.then(|| empty(&[0])),
-            windows: windows.into_iter().map(WindowStates::new).collect(),
-            next_only: false,
-            tokens: Vec::new(),
-            penalties_from: 0,
-            sampler: chooser.map(|(compiled, stream)| TokenSampler::new(compiled, stream)),
-            speculation: None,
-            draft_len: DraftLength::default(),
-            run_ahead: RunAhead::default(),
-            logit_observer: None,
+        let inputs = TextInputs::new(sizes.has_visible_input);
+        let mut engine = Engine::new(
+            exe,
+            rounded,
+            ProgramInputs::Text(Box::new(inputs)),
+            [1, 1],
+            sizes,
+        )?;
+        if let (Some(compiled), Some(stream)) = (sampling, stream) {
+            engine.slots[SLOT].text.sampler = TokenSampler::new(compiled, stream);
         }
+        Ok(Generator {
+            engine,
+            logit_observer: None,
+        })
+    }
+
+    fn slot(&self) -> &CacheSlot {
+        &self.engine.slots[SLOT]
     }
 
     /// Passes the logits after each token, `[vocab]`, to `observer`, in the order of the tokens; `None`
@@ -188,36 +121,22 @@ impl Generator {
         &mut self,
         observer: Option<LogitObserver>,
     ) -> Result<(), ModelError> {
-        if observer.is_some() && self.speculation.is_some() {
+        if observer.is_some() && self.engine.speculation.is_some() {
             let reason = "logits of every token cannot be read with a draft; remove the draft";
             return Err(ModelError::Unsupported(reason.into()));
         }
-        self.drop_ahead();
+        self.engine.drop_ahead();
         if observer.is_some() {
-            self.next_only = false;
+            self.engine.next_only = false;
         }
         self.logit_observer = observer;
-        Ok(())
-    }
-
-    /// Passes the rows of logits of the last run to the observer.
-    fn show_logits(&mut self) -> Result<(), ModelError> {
-        let Some(observer) = &mut self.logit_observer else {
-            return Ok(());
-        };
-        if let Some(logits) = self.compiled.outputs.first() {
-            let logits = elements::<f32>(logits, "logits")?;
-            logits.chunks_exact(self.vocab).for_each(observer);
-        }
         Ok(())
     }
 
     /// Keeps the logits on the device after each step, if the graph samples. Each step then copies
     /// only the next token to the host. [`Generator::logits`] copies the logits on request.
     pub fn skip_logits(&mut self) {
-        let exe = self.compiled.exe().ok();
-        self.next_only =
-            exe.is_some_and(|exe| exe.signature().outputs.iter().any(|o| o.name == "next"));
+        self.engine.next_only = self.engine.samples;
     }
 
     /// Logits of the last step, copied from the device, `[vocab]`.
@@ -227,15 +146,23 @@ impl Generator {
     /// [`ModelError::Unsupported`] while the next token's run is pending
     /// ([`Generator::run_ahead`]).
     pub fn logits(&mut self) -> Result<Vec<f32>, ModelError> {
-        if self.run_ahead.token.is_some() {
+        if self.engine.is_ahead() {
             let reason = "the pending run of the next token has overwritten the logits; read them without `run_ahead`";
             return Err(ModelError::Unsupported(reason.into()));
         }
-        block_on_ready(self.read_logits(WaitMode::Blocking))
+        let logits = (self.engine.compiled).read_rows("logits", 0..1, WaitMode::Blocking);
+        block_on_ready(logits)
     }
 
-    async fn read_logits(&mut self, waits: WaitMode) -> Result<Vec<f32>, ModelError> {
-        self.compiled.read_rows("logits", 0..1, waits).await
+    /// Enables run-ahead: each decode run is enqueued before the host has read its input token. The
+    /// generated tokens stay the same. Takes effect at the next token.
+    ///
+    /// Run-ahead requires [`Generator::skip_logits`] and a device that can pass the token from run
+    /// to run. Run-ahead also requires that the graph alone samples tokens, and that no layer has
+    /// recurrent states or a window cache. [`Generator::logits`] is an error while such a run is
+    /// pending.
+    pub fn run_ahead(&mut self) {
+        self.engine.run_ahead();
     }
 
     /// Binds an additional input tensor, beside the token inputs.
@@ -244,87 +171,72 @@ impl Generator {
         input: &str,
         tensor: &tercet::DeviceTensor,
     ) -> Result<(), ModelError> {
-        Ok(self.compiled.exe()?.bind(input, tensor)?)
+        Ok(self.engine.compiled.exe()?.bind(input, tensor)?)
     }
 
     /// Device time of each step of the last run, if the device measures it.
-    pub fn timings(&mut self) -> Vec<tercet::StepTime> {
-        self.compiled.timings()
+    pub fn timings(&mut self) -> Vec<StepTime> {
+        self.engine.compiled.timings()
     }
 
     /// Number of tokens in the cache.
     pub fn position(&self) -> usize {
-        self.position
+        self.slot().cached_tokens.len()
     }
 
     /// Capacity of the cache in tokens.
     pub fn context(&self) -> usize {
-        self.context
+        self.engine.context
     }
 
     /// Restarts the random number generator with this seed. The new state takes effect at the next
     /// token.
     pub fn set_seed(&mut self, seed: u64) {
-        self.drop_ahead();
-        if let Ok(exe) = self.compiled.exe() {
-            let random = exe.random();
-            exe.set_random(RngState {
-                seed: Some(seed),
-                ..random
-            });
-        }
+        self.change_random(|random| RngState {
+            seed: Some(seed),
+            ..random
+        });
     }
 
     /// Restarts the random number generator for a prompt of which `tokens` are not in the cache. The
     /// first token after the prompt has the first random number, however many runs the prompt takes.
     pub fn restart_random(&mut self, seed: u64, tokens: usize) {
-        let runs_before = tokens.div_ceil(self.chunk.max(1)).saturating_sub(1);
-        self.set_random(RngState {
+        let runs_before = tokens.div_ceil(self.engine.chunk.max(1)).saturating_sub(1);
+        self.change_random(|_| RngState {
             seed: Some(seed),
             counter: 0u64.wrapping_sub(runs_before as u64),
         });
     }
 
-    /// Sets the random number stream of host-side sampling.
-    pub(super) fn set_stream(&mut self, stream: u32) {
-        if let Some(sampler) = &mut self.sampler {
-            sampler.stream = stream;
-        }
-    }
-
-    /// Sets the state of the random number generator. The new state takes effect at the next token.
-    fn set_random(&mut self, random: RngState) {
-        self.drop_ahead();
-        if let Ok(exe) = self.compiled.exe() {
-            exe.set_random(random);
+    /// Changes the state of the random number generator, from the next token on.
+    fn change_random(&mut self, change: impl FnOnce(RngState) -> RngState) {
+        self.engine.drop_ahead();
+        if let Ok(exe) = self.engine.compiled.exe() {
+            let random = exe.random();
+            exe.set_random(change(random));
         }
     }
 
     /// Sets the first position counted by presence and frequency penalties, usually the start of
     /// the completion. The default is the beginning of the cache.
     pub fn set_penalty_start(&mut self, position: usize) {
-        self.penalties_from = position;
-        if let Some(sampler) = &mut self.sampler {
-            sampler.restart();
-        }
+        let text = &mut self.engine.slots[SLOT].text;
+        text.penalties_from = position;
+        text.sampler.restart();
     }
 
     /// Token ids in the cache, oldest first.
     pub fn cached(&self) -> &[u32] {
-        &self.tokens
+        &self.slot().cached_tokens
     }
 
     /// Clears the cache and removes the constraint. The seed and sampling options stay.
     pub fn reset(&mut self) {
-        if let Some(sampler) = &mut self.sampler {
-            sampler.constraint = None;
-        }
-        self.drop_ahead();
-        self.compiled.reset();
-        self.is_blank = true;
-        self.position = 0;
-        self.penalties_from = 0;
-        self.tokens.clear();
+        let slot = &mut self.engine.slots[SLOT];
+        slot.text.sampler.constraint = None;
+        slot.text.penalties_from = 0;
+        slot.cut(0);
+        self.engine.reset();
     }
 
     /// Removes the tokens from `position` on and returns the number of tokens that remain.
@@ -333,22 +245,14 @@ impl Generator {
     /// longer covers the positions before `position`. The cache stays as it is if `position` is not
     /// before its end.
     pub fn truncate(&mut self, position: usize) -> usize {
-        if position < self.position {
-            self.drop_ahead();
-            let stays = !self.has_states && self.windows.iter().all(|own| own.reaches(position));
-            self.position = if stays { position } else { 0 };
-        }
-        self.tokens.truncate(self.position);
-        self.position
+        self.engine.truncate(SLOT, position)
     }
 
     /// Removes the cached tokens that do not begin `ids`, and returns the number that remain: the
     /// tokens from there on are to be appended. At least the last token of `ids` is, because its
     /// logits are needed.
     pub fn truncate_to_prefix(&mut self, ids: &[u32]) -> usize {
-        let cached = self.tokens.iter().zip(ids);
-        let same = cached.take_while(|(a, b)| a == b).count();
-        self.truncate(same.min(ids.len().saturating_sub(1)))
+        self.truncate(self.slot().common(ids))
     }
 
     /// Appends tokens, split into chunks if necessary, and returns the logits after the last one.
@@ -398,64 +302,41 @@ impl Generator {
         progress: &mut dyn FnMut(usize) -> bool,
         waits: WaitMode,
     ) -> Result<GeneratorStep<'_>, ModelError> {
-        self.check(tokens)?;
-        let mut done = 0;
-        let mut random = self.compiled.exe()?.random();
+        self.engine.check(self.position(), tokens)?;
+        let Generator {
+            engine,
+            logit_observer: observer,
+        } = self;
+        let (vocab, random) = (engine.vocab, engine.compiled.exe()?.random());
         // An observer needs the logits of all tokens; the next token is sampled after the last one.
-        let observed = match &self.logit_observer {
-            Some(_) => tokens.len().saturating_sub(1),
-            None => 0,
-        };
+        let observed = observer.as_ref().map_or(0, |_| tokens.len() - 1);
         let (observed, tokens) = tokens.split_at(observed);
-        for part in observed.chunks(self.chunk.min(self.logit_rows)) {
-            self.append(part, LogitRowSelection::All, waits).await?;
-            self.show_logits()?;
-            done += part.len();
-            if !progress(done) {
+        let mut each = |logits: &[f32], done: usize| {
+            if let Some(observer) = observer {
+                logits.chunks_exact(vocab).for_each(observer);
+            }
+            progress(done)
+        };
+        if !observed.is_empty() {
+            if !engine.append_rows(SLOT, observed, &mut each, waits).await? {
                 return Ok(GeneratorStep {
                     logits: &[],
                     next: None,
                 });
             }
-        }
-        if !observed.is_empty() {
             // The same random numbers as without an observer.
-            self.compiled.exe()?.set_random(random);
+            engine.compiled.exe()?.set_random(random);
         }
-        for part in tokens.chunks(self.chunk) {
-            random = self.compiled.exe()?.random();
-            self.append(part, LogitRowSelection::Last, waits).await?;
-            self.show_logits()?;
-            done += part.len();
-            if !progress(done) {
-                break;
-            }
-        }
-        if let Some(next) = self.sampled_token(random)? {
-            let logits = match self.compiled.outputs.as_slice() {
-                [logits, ..] if !self.next_only => elements(logits, "logits")?,
-                _ => &[],
-            };
-            return Ok(GeneratorStep {
-                logits,
-                next: Some(next),
-            });
-        }
-        let (logits, next) = match self.compiled.outputs.as_slice() {
-            [next] if self.next_only => (None, Some(next)),
-            [logits, next, ..] => (Some(logits), Some(next)),
-            [logits] => (Some(logits), None),
-            [] => (None, None),
+        let each = &mut |logits: &[f32], done| each(logits, observed.len() + done);
+        let next = engine.forward(SLOT, tokens, each, waits).await?;
+        let logits = match engine.next_only {
+            true => None,
+            false => engine.compiled.output("logits")?,
         };
-        let logits: &[f32] = match logits {
-            Some(t) => elements(t, "logits")?,
-            None => &[],
-        };
-        let next = match next {
-            Some(t) => elements::<i32>(t, "next")?.first().map(|&t| t as u32),
-            None => None,
-        };
-        Ok(GeneratorStep { logits, next })
+        Ok(GeneratorStep {
+            logits: logits.unwrap_or_default(),
+            next,
+        })
     }
 
     /// Appends tokens and passes the logits after each token, `[vocab]`, to `each` in order. Stops
@@ -469,56 +350,27 @@ impl Generator {
         tokens: &[u32],
         each: &mut dyn FnMut(&[f32]) -> bool,
     ) -> Result<(), ModelError> {
-        self.check(tokens)?;
-        for part in tokens.chunks(self.chunk.min(self.logit_rows)) {
-            block_on_ready(self.append(part, LogitRowSelection::All, WaitMode::Blocking))?;
-            let Some(logits) = self.compiled.outputs.first() else {
-                return Ok(());
-            };
-            let logits = elements::<f32>(logits, "logits")?;
-            if !logits.chunks_exact(self.vocab).all(&mut *each) {
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns an error if the tokens are empty, out of vocabulary or longer than the remaining
-    /// context.
-    fn check(&self, tokens: &[u32]) -> Result<(), ModelError> {
-        if tokens.is_empty() {
-            return Err(ModelError::NoTokens);
-        }
-        let total = self.position + tokens.len();
-        if total > self.context {
-            return Err(ModelError::Context {
-                tokens: total,
-                context: self.context,
-            });
-        }
-        let known = self.vocab + self.compiled.image_rows();
-        if let Some(&token) = tokens.iter().find(|&&t| t as usize >= known) {
-            return Err(ModelError::Token {
-                token,
-                vocab: self.vocab,
-            });
-        }
+        self.engine.check(self.position(), tokens)?;
+        let vocab = self.engine.vocab;
+        let each = &mut |logits: &[f32], _| logits.chunks_exact(vocab).all(&mut *each);
+        let rows = (self.engine).append_rows(SLOT, tokens, each, WaitMode::Blocking);
+        block_on_ready(rows)?;
         Ok(())
     }
 
     /// User-facing message about a precision fallback since compilation; usually `None`.
     pub fn fallback_message(&self) -> Option<String> {
-        self.compiled.fallback_message()
+        self.engine.compiled.fallback_message()
     }
 
     /// Matmul precision after an overflow fallback. Compile further models with this precision.
     pub fn fallback_precision(&self) -> Option<MatmulPrecision> {
-        self.compiled.fallback_precision()
+        self.engine.compiled.fallback_precision()
     }
 
     /// Binds the input for image embeddings of this width, without images.
     pub(super) fn accept_images(&mut self, width: usize) -> Result<(), ModelError> {
-        self.compiled.set_image_embeddings(width, &[])
+        self.set_image_embeddings(width, &[])
     }
 
     /// Sets the sampling options from the next token on, without recompilation. If the options
@@ -529,13 +381,7 @@ impl Generator {
     /// [`ModelError::Unsupported`] for a value outside its range, or if the graph does not sample;
     /// [`ModelError::Token`] for a bias of a token outside the vocabulary.
     pub fn set_sampling(&mut self, options: &SamplingOptions) -> Result<(), ModelError> {
-        options.check(self.vocab)?;
-        let sampler = self.sampler.as_mut().ok_or_else(does_not_sample)?;
-        sampler.set_options(options);
-        match &mut self.speculation {
-            Some(speculation) => speculation.set_sampling(options),
-            None => Ok(()),
-        }
+        self.engine.set_sampling(SLOT, options)
     }
 
     /// Sets or removes the constraint, from the next token on. The constraint receives each sampled
@@ -547,59 +393,151 @@ impl Generator {
         &mut self,
         constraint: Option<Box<dyn Constraint>>,
     ) -> Result<(), ModelError> {
-        match &mut self.sampler {
-            Some(sampler) => sampler.constraint = constraint,
-            None if constraint.is_some() => return Err(does_not_sample()),
-            None => {}
+        if constraint.is_some() && !self.engine.samples {
+            return Err(does_not_sample());
         }
+        self.engine.slots[SLOT].text.sampler.constraint = constraint;
         Ok(())
     }
 
-    /// True if the host samples, because of a constraint or overriding options.
-    fn on_host(&self) -> bool {
-        self.sampler.as_ref().is_some_and(TokenSampler::is_on_host)
+    /// Sets or removes the draft used by [`Generator::advance`], with at most `most` draft tokens
+    /// per run.
+    ///
+    /// # Errors
+    /// [`ModelError::Draft`] if `most` is out of range, or if the graph computes fewer than `most +
+    /// 1` rows of logits ([`DecoderOptions::logit_rows`](crate::DecoderOptions::logit_rows)). The
+    /// same error is returned for models with recurrent states, vision-language models and
+    /// encoder-decoder models.
+    pub fn set_draft(&mut self, draft: Option<Draft>, most: usize) -> Result<(), ModelError> {
+        self.engine.set_draft(draft, most)?;
+        let options = self.slot().text.sampler.overriding().cloned();
+        match (&mut self.engine.speculation, options) {
+            (Some(speculation), Some(options)) => speculation.set_sampling(&options),
+            _ => Ok(()),
+        }
     }
 
-    /// Samples a token on the host from the logits of the last run; `None` if the device samples.
-    /// `random` is the random state of that run.
-    fn sampled_token(&mut self, random: RngState) -> Result<Option<u32>, ModelError> {
-        let (Some(sampler), Some(logits)) = (&mut self.sampler, self.compiled.outputs.first())
-        else {
-            return Ok(None);
+    /// Statistics of the draft so far; `None` without a draft.
+    pub fn draft_counts(&self) -> Option<DraftCounts> {
+        self.engine.draft_counts()
+    }
+
+    /// Appends a token and returns the next tokens, between one and `most`. Without a draft, the
+    /// call returns one token, as [`Generator::forward`] does. All returned tokens except the last
+    /// are already in the cache; pass the last one to the next call. Generation stops after a token
+    /// in `ends`.
+    ///
+    /// # Errors
+    /// Same errors as [`Generator::forward`], and [`ModelError::Unsupported`] if the graph does not sample; errors
+    /// of a draft model.
+    pub fn advance(
+        &mut self,
+        token: u32,
+        most: usize,
+        ends: &[u32],
+    ) -> Result<Vec<u32>, ModelError> {
+        block_on_ready(self.advance_in(token, most, ends, WaitMode::Blocking))
+    }
+
+    /// Like [`Generator::advance`], in a wait mode.
+    ///
+    /// # Errors
+    /// Same errors as [`Generator::advance`].
+    pub async fn advance_in(
+        &mut self,
+        token: u32,
+        most: usize,
+        ends: &[u32],
+        waits: WaitMode,
+    ) -> Result<Vec<u32>, ModelError> {
+        self.engine.check(self.position(), &[token])?;
+        let random = self.engine.compiled.exe()?.random();
+        let drafted = (self.engine).draft_run((SLOT, token), (most, ends), 1, random, waits);
+        let Some(verified) = drafted.await? else {
+            return Ok(vec![self.fed(token, waits).await?]);
         };
-        if !sampler.is_on_host() {
-            return Ok(None);
+        let VerifiedTokens {
+            mut tokens,
+            is_decided,
+            error,
+        } = verified;
+        // The rejected tokens give back their random numbers.
+        let counter = random.counter.wrapping_add(tokens.len() as u64);
+        self.change_random(|random| RngState { counter, ..random });
+        if let Some(error) = error {
+            return Err(error);
         }
-        let text = SampledText {
-            tokens: &self.tokens,
-            penalties_from: self.penalties_from,
-        };
-        sampler.choose(elements(logits, "logits")?, text, random)
+        if !is_decided {
+            let token = *tokens.last().unwrap_or(&token);
+            tokens.push(self.fed(token, waits).await?);
+        }
+        Ok(tokens)
+    }
+
+    /// Removes the last `tokens` results of [`Generator::advance`] and restores their random
+    /// numbers, for a sequence that ended before them.
+    pub fn rollback(&mut self, tokens: usize) {
+        self.truncate(self.position().saturating_sub(tokens));
+        if tokens > 0 {
+            self.change_random(|random| RngState {
+                counter: random.counter.wrapping_sub(tokens as u64),
+                ..random
+            });
+        }
+    }
+
+    /// Next token after `token`, computed by a one-row run.
+    async fn fed(&mut self, token: u32, waits: WaitMode) -> Result<u32, ModelError> {
+        let step = self.forward_in(&[token], &mut |_| true, waits).await?;
+        step.next.ok_or_else(does_not_sample)
+    }
+}
+
+impl Draft {
+    /// Draft model: a smaller model with the same vocabulary as the target model. The draft model's
+    /// context may be shorter; beyond it no tokens are proposed.
+    ///
+    /// # Errors
+    /// [`DraftError::VocabularySize`], [`DraftError::Vocabulary`]; [`DraftError::States`] for a
+    /// model with recurrent states.
+    pub fn model(
+        mut draft: Generator,
+        own: &Tokenizer,
+        target: &Tokenizer,
+    ) -> Result<Draft, DraftError> {
+        if draft.engine.has_states {
+            let which = "the draft model";
+            return Err(DraftError::States { which });
+        }
+        let [n, of_target] = [own.vocab_len(), target.vocab_len()];
+        if n != of_target {
+            return Err(DraftError::VocabularySize {
+                draft: n,
+                target: of_target,
+            });
+        }
+        let differs = |token: &u32| own.id_to_token(*token) != target.id_to_token(*token);
+        if let Some(token) = (0..n as u32).find(differs) {
+            let shown = |of: &Tokenizer| of.id_to_token(token).unwrap_or_default();
+            return Err(DraftError::Vocabulary {
+                token,
+                draft: shown(own),
+                target: shown(target),
+            });
+        }
+        draft.skip_logits();
+        Ok(Draft {
+            source: DraftProposer::Model(Box::new(draft.engine)),
+        })
     }
 }
 
 impl EmbeddingTarget for Generator {
     fn set_image_embeddings(&mut self, width: usize, rows: &[f32]) -> Result<(), ModelError> {
-        self.compiled.set_image_embeddings(width, rows)
+        self.engine.compiled.set_image_embeddings(width, rows)
     }
 
     fn truncate_from(&mut self, token: u32) {
-        if let Some(at) = self.tokens.iter().position(|own| *own >= token) {
-            self.truncate(at);
-        }
+        self.engine.truncate_from(token);
     }
-}
-
-/// Resizes an I32 input and fills it with `number(index)`.
-fn fill(input: &mut Tensor, shape: &[usize], number: impl Fn(usize) -> usize) {
-    let sized = input.reset_to(DType::I32, shape);
-    sized.expect("invariant: small shapes fit memory");
-    let slots = input.as_slice_mut::<i32>();
-    let slots = slots.expect("invariant: the inputs are I32").iter_mut();
-    slots.enumerate().for_each(|(i, x)| *x = number(i) as i32);
-}
-
-fn does_not_sample() -> ModelError {
-    let reason = "the graph of the model does not sample; build it with sampling options";
-    ModelError::Unsupported(reason.into())
 }

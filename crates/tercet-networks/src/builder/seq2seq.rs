@@ -140,7 +140,7 @@ impl Seq2Seq {
             has_visible_input: false,
             windows: Vec::new(),
         };
-        let generator = Generator::from_executable(exe, None, &self.decoder, sizes, sampling);
+        let generator = Generator::from_executable(exe, None, &self.decoder, sizes, sampling)?;
         Ok((reader, generator))
     }
 }

@@ -12,7 +12,7 @@ use super::decoder::Sampling;
 use super::sampling::{SamplingOptions, SamplingState};
 
 /// Sampling of one sequence.
-pub(super) struct TokenSampler {
+pub(crate) struct TokenSampler {
     /// Sampling compiled into the graph.
     pub(super) compiled: Sampling,
     /// Random number stream of the graph's sampler.
@@ -27,14 +27,14 @@ pub(super) struct TokenSampler {
 
 /// The tokens of a sequence up to a row of logits.
 #[derive(Clone, Copy)]
-pub(super) struct SampledText<'a> {
+pub(crate) struct SampledText<'a> {
     pub(super) tokens: &'a [u32],
     /// First token that presence and frequency penalties count.
     pub(super) penalties_from: usize,
 }
 
 /// Rows of logits of a run over a token and its draft.
-pub(super) struct DraftRows<'a> {
+pub(crate) struct DraftRows<'a> {
     /// `[rows, vocab]`.
     pub(super) logits: &'a [f32],
     pub(super) vocab: usize,
@@ -45,7 +45,7 @@ pub(super) struct DraftRows<'a> {
 }
 
 /// Tokens that the rows of a draft run decide.
-pub(super) struct VerifiedTokens {
+pub(crate) struct VerifiedTokens {
     /// All tokens but the last equal the draft.
     pub(super) tokens: Vec<u32>,
     /// False if the next token is a near tie, which a run of one row decides.

@@ -112,7 +112,7 @@ fn llama_fields_that_change_the_result_are_refused() {
         ("hidden_size", json!("64")),
         ("vocab_size", json!(1_u64 << 40)),
         ("rms_norm_eps", json!(-1.0)),
-        ("bos_token_id", json!(-1)),
+        ("bos_token_id", json!(-2)),
         ("eos_token_id", json!([1, "2"])),
         ("tie_word_embeddings", json!(1)),
     ] {
@@ -157,6 +157,7 @@ fn tensors_that_would_not_be_read_are_refused() {
     for (name, refused) in [
         (q_norm, true),
         ("model.layers.2.mlp.up_proj.weight", true),
+        ("model.layers.2.eh_proj.weight", false),
         ("model.layers.1.mlp.up_proj.bias", true),
         ("model.layers.1.self_attn.rotary_emb.inv_freq", false),
         ("lm_head.weight", false),

@@ -33,7 +33,7 @@
 //! | `start.K` | `[4]` | `[0, first position, 0, 0]` |
 //!
 //! Sliding windows `W` whose caches are shorter than the context add the inputs described in
-//! `slot_windows`.
+//! `windows/rings.rs`.
 //!
 //! `n` is the sum of `d`, `s` and `z`. Outputs: `logits` F32 `[r, vocab]`, `next` I32 `[r]` (argmax
 //! of the logits), and `sums` F32 `[r]` (sum of the logits of a row). The sums are finite if all
@@ -46,9 +46,10 @@ use super::cache::{CacheFormat, check_cache};
 use super::layer::{
     AttentionMode, ForwardContext, SlotInputs, SlotRows, embed, query_scales, rope_tables,
 };
-use super::slot_windows::{bounded, slot_window_inputs, slot_windows};
+use super::windows::rings::slot_windows;
 use super::{OverflowFallback, Sampling, check_context, embed_seen, logits, rounded_to};
 use crate::builder::multi_lora::{MAX_ADAPTERS, MultiLora};
+use crate::builder::prefix_store::{ModelTag, PrefixStore};
 use crate::builder::trainable::{ScaledAdapter, WeightUse};
 use crate::builder::{
     BatchGenerator, MatmulPrecision, ModelBuilder, ModelError, ModelGraph, Weights,
@@ -105,6 +106,10 @@ pub struct BatchOptions {
     pub max_image_rows: usize,
     /// Changes of the rotary positions; none by default.
     pub rope: RopeOverrides,
+    /// Store of the prefixes of sequences that have left their slots; none by default. The bits of a
+    /// sequence are the same with and without it. If the store has a folder, compiling digests all
+    /// weights.
+    pub prefix_store: Option<PrefixStore>,
 }
 
 impl BatchOptions {
@@ -124,6 +129,7 @@ impl BatchOptions {
             draft_tokens: 0,
             max_image_rows: 0,
             rope: RopeOverrides::default(),
+            prefix_store: None,
         }
     }
 
@@ -189,8 +195,7 @@ impl BatchDecoder {
         input("idle", [idle.clone()].into())?;
         let decodes = options.cache_format() == CacheFormat::Q8_0;
         let of_rows = slot_rows(&mut input, (slots, decodes), &len)?;
-        let windows = slot_windows(config, context);
-        let windows = slot_window_inputs(&mut b, &windows, slots, &len)?;
+        let windows = slot_windows(&mut b, &options.window_caches(config), &len)?;
         let mut input =
             |name: &str, shape: Shape| b.graph.input(name, Type::new(DType::I32, shape));
         let adapters = match options.selectable_adapters.is_empty() {
@@ -268,7 +273,10 @@ impl BatchDecoder {
             0 => options,
             most => options.bound("p", most),
         };
-        let options = bounded(options, &slot_windows(&self.config, context));
+        let windows = self.options.window_caches(&self.config);
+        let options = windows
+            .iter()
+            .fold(options, |options, own| own.bounded(options));
         let apart = if has_per_slot_rows(&self.config) {
             slots
         } else {
@@ -308,8 +316,52 @@ impl BatchDecoder {
         let products = rounded_to(&self.model, device, dtype, products);
         let options = self.compile_options().with_matmul_precision(products);
         let exe = self.model.compile(device, &options)?;
+        let tag = self.prefix_tag(device, &options)?;
         let rounded = products.map(|to| OverflowFallback::new(to, device, options, &self.model));
-        BatchGenerator::new(exe, rounded, self.together(device), self)
+        BatchGenerator::new(exe, rounded, (self.together(device), tag), self)
+    }
+
+    /// The tag of this model in its prefix store; `None` without a store.
+    fn prefix_tag(
+        &self,
+        device: &Device,
+        options: &CompileOptions,
+    ) -> Result<Option<ModelTag>, ModelError> {
+        let BatchOptions {
+            slots,
+            context,
+            chunk,
+            together,
+            dtype,
+            cache,
+            matmul_precision,
+            adapters,
+            selectable_adapters,
+            draft_tokens,
+            max_image_rows,
+            rope,
+            prefix_store,
+        } = &self.options;
+        let Some(store) = prefix_store else {
+            return Ok(None);
+        };
+        // Weights of adapters are parameters of the graph.
+        let scales = |of: &[ScaledAdapter]| of.iter().map(|own| own.scale).collect::<Vec<_>>();
+        let adapters = (scales(adapters), scales(selectable_adapters));
+        let sizes = (
+            slots,
+            context,
+            chunk,
+            together,
+            draft_tokens,
+            max_image_rows,
+        );
+        let description = format!(
+            "{:?} {sizes:?} {dtype} {cache:?} {matmul_precision:?} {adapters:?} {rope:?}",
+            self.config
+        );
+        let tag = store.tag(&description, &self.model, device, options)?;
+        Ok(Some(tag))
     }
 }
 

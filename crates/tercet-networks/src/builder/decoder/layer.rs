@@ -10,9 +10,9 @@ use super::super::{ModelBuilder, ModelError};
 use super::attention::attention;
 use super::cache::CacheFormat;
 use super::experts::experts;
-use super::slot_windows::SlotWindow;
 use super::states::scan;
-use super::windows::WindowCache;
+use super::windows::ordered::WindowCache;
+use super::windows::rings::SlotWindow;
 use crate::config::decoder::rows::ProjectionRowOrder;
 use crate::config::decoder::{
     DecoderPart, DecoderSpec, FeedForward, FfnActivation, Mixer, NormKind, NormPlacement,

@@ -37,6 +37,11 @@ impl SentenceModules {
             y = match module {
                 SentenceModule::Dense(dense) => dense.apply(b, y)?,
                 SentenceModule::Normalize => normalized(&mut b.graph, y)?,
+                SentenceModule::Truncate(dims) => {
+                    // As in the reference implementation, a longer length has no effect.
+                    let width = b.graph.ty(y).shape[1].known().unwrap_or(*dims);
+                    b.graph.narrow(y, 1, 0, width.min(*dims))?
+                }
             };
         }
         let width = b.graph.ty(y).shape[1].known();

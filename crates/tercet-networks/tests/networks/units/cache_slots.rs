@@ -12,6 +12,7 @@ fn prefixes_are_shared_within_a_scope_only() {
         at: 2,
         bank: 0,
         states: Vec::new(),
+        is_branch: false,
     });
     for (scope, adapter, whole_chunks, checkpoint) in [
         ("a", None, 4, 2),

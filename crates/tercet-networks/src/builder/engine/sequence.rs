@@ -1,16 +1,17 @@
-//! Sequences of a batch and the cache slots they occupy.
+//! Slots of an engine: cached tokens, sampling of their text, and the sequence that a scheduler runs
+//! in them.
 
 use tercet::Tensor;
 use tercet::random::RngState;
 
-use crate::builder::decoder::slot_windows::BANKS;
-use crate::builder::generator::DraftLength;
+use super::speculation::DraftLength;
+use crate::builder::decoder::windows::BANKS;
 use crate::builder::token_sampler::{SampledText, TokenSampler};
 use crate::builder::{ModelError, Sampling, SamplingOptions};
 use tercet_text::constraint::Constraint;
 
 /// Random number stream for sampling tokens.
-pub(super) const STREAM: u32 = 0;
+pub(crate) const STREAM: u32 = 0;
 
 /// The reason why generation ended.
 ///
@@ -33,7 +34,7 @@ pub enum FinishReason {
     Cancelled,
 }
 
-/// A generation request for a [`BatchGenerator`](super::BatchGenerator).
+/// A generation request for a [`BatchGenerator`](crate::BatchGenerator).
 ///
 /// ```
 /// use tercet_networks::{SamplingOptions, Sequence};
@@ -81,35 +82,9 @@ impl Sequence {
             needs_logits: false,
         }
     }
-
-    /// Checks the sequence against the context length, vocabulary size and number of adapters. Token
-    /// ids above the vocabulary refer to `image_rows` embedding rows.
-    pub(super) fn check(
-        &self,
-        [context, vocab, choices]: [usize; 3],
-        image_rows: usize,
-    ) -> Result<(), ModelError> {
-        let tokens = self.prompt.len();
-        if tokens == 0 {
-            return Err(ModelError::NoTokens);
-        }
-        if tokens > context {
-            return Err(ModelError::Context { tokens, context });
-        }
-        let mut prompt = self.prompt.iter();
-        if let Some(&token) = prompt.find(|&&token| token as usize >= vocab + image_rows) {
-            return Err(ModelError::Token { token, vocab });
-        }
-        if let Some(at) = self.adapter.filter(|at| *at >= choices) {
-            return Err(ModelError::Unsupported(format!(
-                "adapter index {at} is out of range; the model was compiled with {choices} adapters"
-            )));
-        }
-        self.sampling.check(vocab)
-    }
 }
 
-/// Unique identifier of a sequence within a [`BatchGenerator`](super::BatchGenerator); never
+/// Unique identifier of a sequence within a [`BatchGenerator`](crate::BatchGenerator); never
 /// reused.
 ///
 /// ```
@@ -130,7 +105,7 @@ impl Sequence {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SequenceId(pub(super) u64);
+pub struct SequenceId(pub(crate) u64);
 
 /// A result of a step for one sequence.
 ///
@@ -203,19 +178,42 @@ pub struct CacheSlot {
     /// Number of leading cached tokens that were computed in whole prefill chunks.
     pub chunk_aligned: usize,
     /// Index of the adapter used for the cached tokens.
-    pub(super) adapter: Option<usize>,
+    pub(crate) adapter: Option<usize>,
     /// Cache scope of the cached tokens.
     pub cache_scope: String,
     /// Index of the buffer that holds the current window caches.
-    pub(super) buffer_index: usize,
+    pub(crate) buffer_index: usize,
     /// Prefix checkpoint of the cached tokens.
     pub checkpoint: Option<PrefixCheckpoint>,
+    /// Sampling of the slot's text.
+    pub(crate) text: SlotText,
     /// True if the recurrent states must be restored from the checkpoint before the next run.
-    pub(super) needs_restore: bool,
+    pub(crate) needs_restore: bool,
+    /// Number of the last sequence that started in the slot.
+    pub(crate) last_used: u64,
     /// Active sequence of the slot.
-    pub(super) active: Option<ActiveSequence>,
+    pub(crate) active: Option<ActiveSequence>,
     /// True if the sequence had a draft run since the last decode run of all sequences.
-    pub(super) had_draft: bool,
+    pub(crate) had_draft: bool,
+}
+
+/// Sampling of the text in a slot.
+pub(crate) struct SlotText {
+    pub(crate) sampler: TokenSampler,
+    /// First token that presence and frequency penalties count.
+    pub(crate) penalties_from: usize,
+    /// Length of the next draft.
+    pub(crate) draft_len: DraftLength,
+}
+
+impl Default for SlotText {
+    fn default() -> SlotText {
+        SlotText {
+            sampler: TokenSampler::new(Sampling::GREEDY, STREAM),
+            penalties_from: 0,
+            draft_len: DraftLength::default(),
+        }
+    }
 }
 
 /// Recurrent states and window caches at the start of a prefill chunk.
@@ -227,6 +225,16 @@ pub struct PrefixCheckpoint {
     pub bank: usize,
     /// Recurrent states by name.
     pub states: Vec<(String, Tensor)>,
+    /// True if sequences diverged here, so that further ones may share the prefix.
+    pub is_branch: bool,
+}
+
+/// A position in a prompt at which to save a checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlannedCheckpoint {
+    pub(crate) at: usize,
+    /// True if sequences diverge here.
+    pub(crate) is_branch: bool,
 }
 
 impl CacheSlot {
@@ -241,11 +249,29 @@ impl CacheSlot {
         if !self.is_shared_with(sequence) {
             return 0;
         }
-        let prompt = &sequence.prompt;
-        let held = &self.cached_tokens[..self.chunk_aligned.min(self.cached_tokens.len())];
-        let pairs = held.iter().zip(&prompt[..prompt.len().saturating_sub(1)]);
-        let same = pairs.take_while(|(a, b)| a == b).count();
+        let same = self.common(&sequence.prompt).min(self.chunk_aligned);
         same - same % chunk
+    }
+
+    /// Number of leading tokens of `ids` that are cached. The last one never counts, because its
+    /// logits are required.
+    pub(crate) fn common(&self, ids: &[u32]) -> usize {
+        self.shared(&ids[..ids.len().saturating_sub(1)])
+    }
+
+    /// Number of leading tokens of `ids` that are cached.
+    pub(crate) fn shared(&self, ids: &[u32]) -> usize {
+        let pairs = self.cached_tokens.iter().zip(ids);
+        pairs.take_while(|(a, b)| a == b).count()
+    }
+
+    /// Sampling of the text, and the tokens of it.
+    pub(crate) fn sampler(&mut self) -> (&mut TokenSampler, SampledText<'_>) {
+        let so_far = SampledText {
+            tokens: &self.cached_tokens,
+            penalties_from: self.text.penalties_from,
+        };
+        (&mut self.text.sampler, so_far)
     }
 
     /// Number of prompt tokens that the checkpoint covers if the prompt starts with them, otherwise
@@ -262,7 +288,7 @@ impl CacheSlot {
 
     /// Rolls the slot back to its first `tokens` tokens. With recurrent states or window caches,
     /// `tokens` is the checkpoint position or 0.
-    pub(super) fn go_back(&mut self, tokens: usize) {
+    pub(crate) fn go_back(&mut self, tokens: usize) {
         self.cut(tokens);
         self.checkpoint = self.checkpoint.take().filter(|kept| kept.at == tokens);
         self.needs_restore = false;
@@ -274,7 +300,7 @@ impl CacheSlot {
 
     /// Buffers of the window caches to read and to write. The two buffers differ if the one to read
     /// contains the checkpoint.
-    pub(super) fn banks(&self) -> [usize; 2] {
+    pub(crate) fn banks(&self) -> [usize; 2] {
         let stays = |kept: &PrefixCheckpoint| {
             kept.at == self.cached_tokens.len() && kept.bank == self.buffer_index
         };
@@ -284,77 +310,83 @@ impl CacheSlot {
         }
     }
 
-    /// Removes all cached tokens after the first `tokens`.
-    pub(super) fn cut(&mut self, tokens: usize) {
+    /// Removes all cached tokens after the first `tokens`, and a checkpoint after them.
+    pub(crate) fn cut(&mut self, tokens: usize) {
         self.cached_tokens.truncate(tokens);
+        self.checkpoint = self.checkpoint.take().filter(|kept| kept.at <= tokens);
         self.chunk_aligned = self.chunk_aligned.min(tokens);
     }
 
-    pub(super) fn id(&self) -> Option<SequenceId> {
+    pub(crate) fn id(&self) -> Option<SequenceId> {
         self.active.as_ref().map(|text| text.id)
     }
 
+    /// Ends the sequence of the slot, whose cache stays. Returns false if there was none.
+    pub(crate) fn end(&mut self) -> bool {
+        self.text = SlotText::default();
+        self.active.take().is_some()
+    }
+
+    /// Random state of the next token of the slot's sequence.
+    pub(crate) fn random(&self, chunk: usize) -> RngState {
+        let text = self.active.as_ref();
+        text.map_or_else(RngState::default, |text| text.random(chunk))
+    }
+
     /// Token to compute in the next decode run; `None` during prefill.
-    pub(super) fn next(&self) -> Option<u32> {
+    pub(crate) fn next(&self) -> Option<u32> {
         self.active.as_ref()?.next
     }
 }
 
 /// State of a sequence that occupies a slot.
-pub(super) struct ActiveSequence {
-    pub(super) id: SequenceId,
-    pub(super) prompt: Vec<u32>,
-    pub(super) max_tokens: usize,
-    pub(super) eos: Vec<u32>,
-    pub(super) sampler: TokenSampler,
-    pub(super) seed: u64,
+pub(crate) struct ActiveSequence {
+    pub(crate) id: SequenceId,
+    pub(crate) prompt: Vec<u32>,
+    pub(crate) max_tokens: usize,
+    pub(crate) eos: Vec<u32>,
+    pub(crate) seed: u64,
     /// True if the logits of every token are read, so that no draft runs.
-    pub(super) needs_logits: bool,
-    /// Length of the next draft.
-    pub(super) draft_len: DraftLength,
+    pub(crate) needs_logits: bool,
     /// True if the last draft run ended at a near tie, which a run of one row decides.
-    pub(super) is_near_tie: bool,
-    pub(super) generated: usize,
+    pub(crate) is_near_tie: bool,
+    pub(crate) generated: usize,
     /// Last sampled token; the next run computes its keys, values and logits.
-    pub(super) next: Option<u32>,
-    /// Prompt position of the prefix checkpoint; 0 means none.
-    pub(super) checkpoint_at: usize,
+    pub(crate) next: Option<u32>,
+    /// Prompt positions of prefix checkpoints, in ascending order.
+    pub(crate) checkpoints: Vec<PlannedCheckpoint>,
 }
 
 impl ActiveSequence {
-    pub(super) fn new(id: SequenceId, sequence: Sequence, keep_at: usize) -> ActiveSequence {
-        let Sequence {
-            prompt,
-            max_tokens,
-            eos,
-            sampling,
-            seed,
-            constraint,
-            adapter: _,
-            cache_scope: _,
-            needs_logits,
-        } = sequence;
-        let mut sampler = TokenSampler::new(Sampling::GREEDY, STREAM);
-        sampler.set_options(&sampling);
-        sampler.constraint = constraint;
-        ActiveSequence {
+    /// A sequence that starts in a slot, and the sampling of its text.
+    pub(crate) fn new(
+        id: SequenceId,
+        sequence: Sequence,
+        checkpoints: Vec<PlannedCheckpoint>,
+    ) -> (ActiveSequence, SlotText) {
+        let mut text = SlotText {
+            penalties_from: sequence.prompt.len(),
+            ..SlotText::default()
+        };
+        text.sampler.set_options(&sequence.sampling);
+        text.sampler.constraint = sequence.constraint;
+        let active = ActiveSequence {
             id,
-            prompt,
-            max_tokens,
-            eos,
-            sampler,
-            seed,
-            needs_logits,
-            draft_len: DraftLength::default(),
+            prompt: sequence.prompt,
+            max_tokens: sequence.max_tokens,
+            eos: sequence.eos,
+            seed: sequence.seed,
+            needs_logits: sequence.needs_logits,
             is_near_tie: false,
             generated: 0,
             next: None,
-            checkpoint_at: keep_at,
-        }
+            checkpoints,
+        };
+        (active, text)
     }
 
     /// Records a failure event and returns false: the sequence ends.
-    pub(super) fn fail(&self, e: ModelError, events: &mut Vec<BatchEvent>) -> bool {
+    pub(crate) fn fail(&self, e: ModelError, events: &mut Vec<BatchEvent>) -> bool {
         events.push(BatchEvent {
             sequence: self.id,
             kind: BatchEventKind::Failed(e),
@@ -364,7 +396,7 @@ impl ActiveSequence {
 
     /// Records the events of a sampled token. Returns false if the sequence ends. `is_full` is true
     /// if the cache has no room for another token.
-    pub(super) fn accept(
+    pub(crate) fn accept(
         &mut self,
         token: u32,
         is_full: bool,
@@ -401,19 +433,11 @@ impl ActiveSequence {
 
     /// Random state of the next token. Its counter is the index of the run that computes the logits,
     /// counted from the first prefill chunk.
-    pub(super) fn random(&self, chunk: usize) -> RngState {
+    pub(crate) fn random(&self, chunk: usize) -> RngState {
         let counter = (self.prompt.len().div_ceil(chunk) - 1 + self.generated) as u64;
         RngState {
             seed: Some(self.seed),
             counter,
-        }
-    }
-
-    /// The tokens of the sequence, for sampling.
-    pub(super) fn text<'a>(&self, cached: &'a [u32]) -> SampledText<'a> {
-        SampledText {
-            tokens: cached,
-            penalties_from: self.prompt.len(),
         }
     }
 }

@@ -3,9 +3,9 @@
 use tercet::random::RngState;
 
 use super::super::ModelError;
-use super::Generator;
+use super::super::token_sampler::SampledText;
+use super::Engine;
 use crate::maybe_async::WaitMode;
-use tercet_text::tokenizer::Tokenizer;
 
 /// Longest and shortest n-gram that is looked up earlier in the sequence.
 const NGRAMS: [usize; 2] = [4, 2];
@@ -14,8 +14,9 @@ const NGRAMS: [usize; 2] = [4, 2];
 /// executor rounds matmul inputs for them.
 pub const MAX_DRAFT_TOKENS: usize = 7;
 
-/// Source of draft tokens. A [`Generator`] or a [`BatchGenerator`](crate::BatchGenerator) verifies
-/// several of them in one run ([`Generator::set_draft`],
+/// Source of draft tokens. A [`Generator`](crate::Generator) or a
+/// [`BatchGenerator`](crate::BatchGenerator) verifies several of them in one run
+/// ([`Generator::set_draft`](crate::Generator::set_draft),
 /// [`BatchGenerator::set_draft`](crate::BatchGenerator::set_draft)).
 ///
 /// ```
@@ -34,12 +35,12 @@ pub const MAX_DRAFT_TOKENS: usize = 7;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Draft {
-    pub(super) source: DraftProposer,
+    pub(crate) source: DraftProposer,
 }
 
-pub(super) enum DraftProposer {
+pub(crate) enum DraftProposer {
     Ngrams,
-    Model(Box<Generator>),
+    Model(Box<Engine>),
 }
 
 /// Error of setting up a draft.
@@ -126,62 +127,25 @@ impl Draft {
         }
     }
 
-    /// Draft model: a smaller model with the same vocabulary as the target model. The draft model's
-    /// context may be shorter; beyond it no tokens are proposed.
-    ///
-    /// # Errors
-    /// [`DraftError::VocabularySize`], [`DraftError::Vocabulary`]; [`DraftError::States`] for a
-    /// model with recurrent states.
-    pub fn model(
-        mut draft: Generator,
-        own: &Tokenizer,
-        target: &Tokenizer,
-    ) -> Result<Draft, DraftError> {
-        if draft.has_states {
-            let which = "the draft model";
-            return Err(DraftError::States { which });
-        }
-        let [n, of_target] = [own.vocab_len(), target.vocab_len()];
-        if n != of_target {
-            return Err(DraftError::VocabularySize {
-                draft: n,
-                target: of_target,
-            });
-        }
-        let differs = |token: &u32| own.id_to_token(*token) != target.id_to_token(*token);
-        if let Some(token) = (0..n as u32).find(differs) {
-            let shown = |of: &Tokenizer| of.id_to_token(token).unwrap_or_default();
-            return Err(DraftError::Vocabulary {
-                token,
-                draft: shown(own),
-                target: shown(target),
-            });
-        }
-        draft.skip_logits();
-        Ok(Draft {
-            source: DraftProposer::Model(Box::new(draft)),
-        })
-    }
-
     /// Proposes at most `most` tokens after `text` and `next`. `random` is the random state of the
     /// target model's next token. A draft model samples with the same random numbers and so chooses
     /// the same token if the distributions agree.
     pub(super) async fn propose(
         &mut self,
-        text: &[u32],
-        next: u32,
+        (text, next): (SampledText<'_>, u32),
         most: usize,
         random: RngState,
         waits: WaitMode,
     ) -> Result<Vec<u32>, ModelError> {
         let draft = match &mut self.source {
-            DraftProposer::Ngrams => return Ok(repeated(text, next, most)),
+            DraftProposer::Ngrams => return Ok(repeated(text.tokens, next, most)),
             DraftProposer::Model(draft) => draft,
         };
+        draft.slots[0].text.penalties_from = text.penalties_from;
+        let text = text.tokens;
         let most = most.min(draft.context.saturating_sub(text.len() + 1));
-        let cached = draft.cached().iter().zip(text);
-        let same = cached.take_while(|(a, b)| a == b).count();
-        let same = draft.truncate(same);
+        let same = draft.slots[0].shared(text);
+        let same = draft.truncate(0, same);
         let mut new = [&text[same..], &[next]].concat();
         let mut proposed = Vec::with_capacity(most);
         while proposed.len() < most && new.iter().all(|t| (*t as usize) < draft.vocab) {
@@ -189,8 +153,8 @@ impl Draft {
                 counter: random.counter.wrapping_add(proposed.len() as u64),
                 ..random
             });
-            let step = draft.forward_in(&new, &mut |_| true, waits).await?;
-            let Some(token) = step.next else {
+            let each = &mut |_: &[f32], _| true;
+            let Some(token) = draft.forward(0, &new, each, waits).await? else {
                 break;
             };
             proposed.push(token);

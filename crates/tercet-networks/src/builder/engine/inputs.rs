@@ -1,63 +1,120 @@
-//! Input tensors of a batch run.
+//! Input tensors of a run: how the programs of an engine address the positions of its slots.
 
-use tercet::{DType, Tensor, TensorType};
+use tercet::Tensor;
 
-use super::windows::WindowInputs;
+use super::super::decoder::SEEN;
+use super::super::decoder::run_rows::{LogitRows, RunRows, SlotChunk, empty_input, write_input};
 
-/// New tokens of one slot in a run.
-pub(super) struct SlotChunk {
-    pub(super) slot: usize,
-    /// Index of the adapter that the slot's sequence selected.
-    pub(super) adapter: Option<usize>,
-    /// Position of the first new token.
-    pub(super) start: usize,
-    /// Buffers of the slot's window caches: the one that is read, and the one that is written.
-    pub(super) banks: [usize; 2],
-    pub(super) tokens: Vec<u32>,
+/// Inputs of a run, by the kind of the engine's programs.
+pub(crate) enum ProgramInputs {
+    /// Programs of one text with contiguous caches.
+    Text(Box<TextInputs>),
+    /// Programs of several slots: caches have a slot axis.
+    Slots(BatchInputs),
 }
 
-/// Rows of a run: either one decode step of several sequences, or one prefill chunk.
-pub(super) enum BatchRunRows<'a> {
-    /// Decode step: one new token for each slot in the list, in order, followed by a number of
-    /// padding rows.
-    Tokens(&'a [SlotChunk], usize),
-    /// One prefill chunk of a prompt.
-    Prompt(&'a SlotChunk),
-    /// The last token of a sequence and its draft, all with logits.
-    Draft(&'a SlotChunk),
-}
-
-impl BatchRunRows<'_> {
-    pub(super) fn parts(&self) -> &[SlotChunk] {
+impl ProgramInputs {
+    /// Fills the inputs for a run.
+    pub(super) fn fill(&mut self, rows: &RunRows<'_>) {
         match self {
-            BatchRunRows::Tokens(parts, _) => parts,
-            BatchRunRows::Prompt(part) | BatchRunRows::Draft(part) => std::slice::from_ref(part),
+            ProgramInputs::Text(inputs) => inputs.fill(rows),
+            ProgramInputs::Slots(inputs) => inputs.fill(rows),
         }
     }
 
-    /// Total number of rows, including padding rows.
-    pub(super) fn count(&self) -> usize {
-        let own: usize = self.parts().iter().map(|part| part.tokens.len()).sum();
-        own + self.idle()
+    pub(super) fn named(&self) -> Vec<(&str, &Tensor)> {
+        match self {
+            ProgramInputs::Text(inputs) => inputs.named(),
+            ProgramInputs::Slots(inputs) => inputs.named(),
+        }
     }
 
-    pub(super) fn idle(&self) -> usize {
-        match self {
-            BatchRunRows::Tokens(_, idle) => *idle,
-            BatchRunRows::Prompt(_) | BatchRunRows::Draft(_) => 0,
-        }
+    /// True if the programs serve one text only.
+    pub(super) fn is_text(&self) -> bool {
+        matches!(self, ProgramInputs::Text(_))
+    }
+
+    /// True if a run with these rows may round matmul inputs, so that its logits are checked.
+    pub(super) fn may_round(&self, rows: &RunRows<'_>) -> bool {
+        /// No executor rounds matmul inputs in a run of at most this many rows.
+        const NOT_ROUNDED: usize = 8;
+        let is_prompt = self.is_text() || matches!(rows, RunRows::Chunk(_, LogitRows::Last));
+        rows.count() > if is_prompt { 1 } else { NOT_ROUNDED }
     }
 }
 
-/// Named inputs of the graph: [`COMMON`], then [`OF_SLOT`] per slot if the graph has them, then
-/// [`ADAPTERS`], then the window inputs.
-pub(super) struct BatchInputs {
+/// Named inputs of a graph of one text.
+pub(crate) struct TextInputs {
+    tensors: [Tensor; 5],
+    /// Input whose length is the filled part of the caches, for caches that are decoded to another
+    /// dtype.
+    filled: Option<Tensor>,
+}
+
+/// Input names, in the order of [`TextInputs::tensors`].
+const TEXT_INPUTS: [&str; 5] = ["tokens", "positions", "start", "kv_len", "rows"];
+
+impl TextInputs {
+    /// Allocates the inputs. `decodes` marks caches that are decoded before attention.
+    pub(crate) fn new(decodes: bool) -> TextInputs {
+        TextInputs {
+            tensors: TEXT_INPUTS.map(|_| empty_input()),
+            filled: decodes.then(empty_input),
+        }
+    }
+
+    fn fill(&mut self, rows: &RunRows<'_>) {
+        let Some(part) = rows.parts().first() else {
+            return;
+        };
+        let tokens = part.tokens.iter().map(|token| *token as i32);
+        write_input(&mut self.tensors[0], &[part.tokens.len()], tokens);
+        let wanted = match rows {
+            RunRows::Chunk(part, LogitRows::All) => part.tokens.len(),
+            RunRows::Chunk(_, LogitRows::Last) | RunRows::Tokens(..) => 1,
+        };
+        self.place(part.start, part.tokens.len(), wanted);
+    }
+
+    /// Fills all inputs except the tokens. The run has `n` tokens from position `start` on; its last
+    /// `wanted` tokens produce logits.
+    fn place(&mut self, start: usize, n: usize, wanted: usize) {
+        let [_, positions, at, kv_len, rows] = &mut self.tensors;
+        let numbers = |from: usize, to: usize| (from..to).map(|i| i as i32);
+        write_input(positions, &[n], numbers(start, start + n));
+        write_input(at, &[4], [0, start as i32, 0, 0]);
+        write_input(kv_len, &[], [(start + n) as i32]);
+        write_input(rows, &[wanted], numbers(n - wanted, n));
+        if let Some(filled) = &mut self.filled {
+            write_input(filled, &[start + n], std::iter::repeat_n(0, start + n));
+        }
+    }
+
+    fn named(&self) -> Vec<(&str, &Tensor)> {
+        let own = TEXT_INPUTS.into_iter().zip(&self.tensors);
+        own.chain(self.filled.iter().map(|filled| (SEEN, filled)))
+            .collect()
+    }
+
+    /// Inputs of the next token at position `start`, which the device passes from the run before it;
+    /// `None` if the shapes of the caches depend on the position.
+    pub(super) fn ahead(&mut self, start: usize) -> Option<Vec<(&str, &Tensor)>> {
+        if self.filled.is_some() {
+            return None;
+        }
+        self.place(start, 1, 1);
+        Some(self.named().split_off(1))
+    }
+}
+
+/// Named inputs of a graph of slots: [`COMMON`], then [`OF_SLOT`] per slot if the graph has them,
+/// then [`ADAPTERS`].
+pub(crate) struct BatchInputs {
     names: Vec<String>,
     tensors: Vec<Tensor>,
     slots: usize,
     context: usize,
     have_adapters: bool,
-    windows: Vec<WindowInputs>,
     /// Input whose length is the filled length of the fullest slot, for caches that are decoded to
     /// another dtype.
     filled: Option<Tensor>,
@@ -85,13 +142,13 @@ const ADAPTERS: &str = "adapters";
 
 impl BatchInputs {
     /// Allocates the inputs for `slots` caches of length `context`. `are_apart` adds row inputs per
-    /// slot, `have_adapters` adds the adapter input. `windows` lists the sliding windows with
-    /// separate caches. `decodes` marks caches that are decoded before attention.
-    pub(super) fn new(
+    /// slot, `have_adapters` adds the adapter input. `decodes` marks caches that are decoded before
+    /// attention.
+    pub(crate) fn new(
         [slots, context]: [usize; 2],
         are_apart: bool,
         have_adapters: bool,
-        (windows, decodes): (&[usize], bool),
+        decodes: bool,
     ) -> BatchInputs {
         let apart = if are_apart { slots } else { 0 };
         let of_slots = (0..apart).flat_map(|k| OF_SLOT.map(|name| format!("{name}.{k}")));
@@ -101,28 +158,20 @@ impl BatchInputs {
             .chain(of_slots)
             .chain(have_adapters.then(|| ADAPTERS.to_string()))
             .collect();
-        let empty = || {
-            Tensor::zeros(TensorType::new(DType::I32, &[0]))
-                .expect("invariant: an empty tensor fits memory")
-        };
-        let tensors = names.iter().map(|_| empty());
+        let tensors = names.iter().map(|_| empty_input());
         BatchInputs {
             tensors: tensors.collect(),
             names,
             slots,
             context,
             have_adapters,
-            filled: decodes.then(empty),
-            windows: windows
-                .iter()
-                .map(|w| WindowInputs::new(*w, slots))
-                .collect(),
+            filled: decodes.then(empty_input),
         }
     }
 
     /// Fills the inputs for a run. A prefill chunk produces logits only for its last token, a
     /// decode run and a draft run for every row.
-    pub(super) fn fill(&mut self, rows: &BatchRunRows<'_>) {
+    fn fill(&mut self, rows: &RunRows<'_>) {
         let (parts, idle) = (rows.parts(), rows.idle());
         let all = rows.count();
         let none = std::iter::repeat_n(0, idle);
@@ -144,16 +193,16 @@ impl BatchInputs {
         let counted: Vec<i32> = (0..all as i32).collect();
         let mut logits = counted.as_slice();
         match rows {
-            BatchRunRows::Tokens(parts, _) => {
+            RunRows::Tokens(parts, _) => {
                 for (row, part) in parts.iter().enumerate() {
                     row_of_slot[part.slot] = row as i32;
                     kv_lens[part.slot] = part.start as i32 + 1;
                     results.push(part.slot as i32);
                 }
             }
-            BatchRunRows::Prompt(part) | BatchRunRows::Draft(part) => {
+            RunRows::Chunk(part, wanted) => {
                 prompt = (&counted, part.slot, part.start + part.tokens.len());
-                if let BatchRunRows::Prompt(_) = rows {
+                if *wanted == LogitRows::Last {
                     logits = &counted[all - 1..];
                 }
                 results.extend(counted.iter().map(|row| self.slots as i32 + row));
@@ -162,7 +211,7 @@ impl BatchInputs {
         results.resize(all, 0);
         if let Some(filled) = &mut self.filled {
             let most = kv_lens.iter().copied().max().unwrap_or(1) as usize;
-            write(filled, &[most], &vec![0; most]);
+            write_input(filled, &[most], vec![0; most]);
         }
         let (of_prompt, slot, seen) = prompt;
         self.write(0, &[all], &tokens);
@@ -186,9 +235,6 @@ impl BatchInputs {
             let own: Vec<i32> = own.chain(std::iter::repeat_n(0, idle)).collect();
             self.write(self.names.len() - 1, &[all], &own);
         }
-        for window in &mut self.windows {
-            window.fill(rows);
-        }
     }
 
     /// Fills the row inputs per slot, for layers that compute each slot separately.
@@ -211,26 +257,15 @@ impl BatchInputs {
     }
 
     fn write(&mut self, at: usize, shape: &[usize], values: &[i32]) {
-        write(&mut self.tensors[at], shape, values);
+        write_input(&mut self.tensors[at], shape, values.iter().copied());
     }
 
-    pub(super) fn named(&self) -> Vec<(&str, &Tensor)> {
+    fn named(&self) -> Vec<(&str, &Tensor)> {
         self.names
             .iter()
             .map(String::as_str)
             .zip(&self.tensors)
             .chain(self.filled.iter().map(|filled| (FILLED, filled)))
-            .chain(self.windows.iter().flat_map(WindowInputs::named))
             .collect()
     }
-}
-
-/// Resizes an I32 input and fills it with these values.
-pub(super) fn write(tensor: &mut Tensor, shape: &[usize], values: &[i32]) {
-    tensor
-        .reset_to(DType::I32, shape)
-        .expect("invariant: small shapes fit memory");
-    let elements = tensor.as_slice_mut::<i32>();
-    let elements = elements.expect("invariant: the inputs are I32");
-    elements.copy_from_slice(values);
 }

@@ -7,22 +7,19 @@
 //! cache as of the start of the chunk.
 
 use tercet::ops::{AttentionOptions, ScatterReduce};
-use tercet::{CompileOptions, DType, Dim, OpError, Shape, Type, Value};
+use tercet::{Dim, OpError, Shape, Value};
 
-use super::super::{ModelBuilder, ModelError};
-use super::attention::{cast, slot_positions, weighted};
-use super::batch::BatchOptions;
-use super::cache::{CacheFormat, StoredCacheRows};
-use super::layer::SlotRows;
-use crate::config::decoder::{DecoderSpec, LayerSpec};
-
-/// Buffers per slot in a window cache.
-pub(crate) const BANKS: usize = 2;
+use super::super::attention::{cast, slot_positions, weighted};
+use super::super::cache::{CacheFormat, StoredCacheRows};
+use super::super::layer::SlotRows;
+use super::super::run_rows::SlotChunk;
+use super::{BANKS, ModelBuilder, ModelError, RunRows, WindowCaches, first_visible};
+use crate::config::decoder::DecoderSpec;
 
 /// Inputs of a run for the window caches of one window size, all I32. A buffer index is `bank *
 /// slots + slot`.
 pub(crate) struct SlotWindow {
-    pub(super) window: usize,
+    pub(crate) window: usize,
     /// Source indices of the positions before a prefill chunk, in order, `[c, 2]`.
     old_from: Value,
     /// Destination indices of all written rows: first the old positions, then the new rows, `[c +
@@ -34,96 +31,138 @@ pub(crate) struct SlotWindow {
     kv_lens: Value,
     /// Attention result of each row, `[n]`: the buffer of a new token, or `places` plus the index in
     /// the prefill chunk.
-    pub(super) source_of_row: Value,
+    pub(crate) source_of_row: Value,
     /// Number of positions visible to a prefill chunk: those before it plus its own, `[]`.
     prompt_len: Value,
     /// Number of positions before the chunk, as a symbolic axis.
     old: Dim,
 }
 
-/// Window sizes of the layers whose caches are shorter than the context.
-pub(crate) fn slot_windows(spec: &DecoderSpec, context: usize) -> Vec<usize> {
-    let attend = spec.layers.iter().filter(|l| l.mixer.attends());
-    let windows = attend.filter_map(|layer| layer.window.filter(|w| is_ring(*w, context)));
-    let mut all: Vec<usize> = windows.collect();
-    all.sort_unstable();
-    all.dedup();
-    all
-}
-
-/// True if two ring buffers are smaller than one full-context cache.
-fn is_ring(window: usize, context: usize) -> bool {
-    window > 0 && window < context && BANKS * slot_positions(window) < slot_positions(context)
-}
-
-/// Input names of the layers with this window size.
-pub(crate) fn inputs(window: usize) -> [String; 7] {
-    [
-        "old.from",
-        "old.to",
-        "places",
-        "slots.row",
-        "slots.kv_len",
-        "results",
-        "prompt.kv_len",
-    ]
-    .map(|name| format!("{name}.{window}"))
-}
-
 /// Symbol for the number of positions before a prefill chunk.
-fn symbol(window: usize) -> String {
+pub(super) fn symbol(window: usize) -> String {
     format!("c{window}")
 }
 
-/// Adds the inputs of these window sizes.
-pub(super) fn slot_window_inputs(
+/// Names and shapes of the inputs.
+pub(super) fn inputs(window: usize, slots: usize, len: &Dim) -> Vec<(&'static str, Shape)> {
+    let old = Dim::sym(&symbol(window));
+    let places = Dim::Known(BANKS * slots);
+    vec![
+        ("old.from", [old.clone(), 2.into()].into()),
+        ("old.to", [old, 2.into()].into()),
+        ("places", [len.clone(), 2.into()].into()),
+        ("slots.row", [places.clone()].into()),
+        ("slots.kv_len", [places].into()),
+        ("results", [len.clone()].into()),
+        ("prompt.kv_len", Shape::default()),
+    ]
+}
+
+/// Adds the inputs of these caches to a graph.
+pub(crate) fn slot_windows(
     b: &mut ModelBuilder<'_>,
-    windows: &[usize],
-    slots: usize,
+    windows: &[WindowCaches],
     len: &Dim,
 ) -> Result<Vec<SlotWindow>, OpError> {
-    let of = |&window: &usize| {
-        let old = Dim::sym(&symbol(window));
-        let shapes: [Shape; 7] = [
-            [old.clone(), 2.into()].into(),
-            [old.clone(), 2.into()].into(),
-            [len.clone(), 2.into()].into(),
-            [Dim::Known(BANKS * slots)].into(),
-            [Dim::Known(BANKS * slots)].into(),
-            [len.clone()].into(),
-            Shape::default(),
-        ];
-        let named = inputs(window).into_iter().zip(shapes);
-        let all = named.map(|(name, shape)| b.graph.input(&name, Type::new(DType::I32, shape)));
-        let all = all.collect::<Result<Vec<Value>, OpError>>()?;
+    let of = |own: &WindowCaches| {
+        let all = own.graph_inputs(b, len)?;
         Ok(SlotWindow {
-            window,
+            window: own.window,
             old_from: all[0],
             places: b.graph.concat(&all[1..3], 0)?,
             row_of_place: all[3],
             kv_lens: all[4],
             source_of_row: all[5],
             prompt_len: all[6],
-            old,
+            old: Dim::sym(&symbol(own.window)),
         })
     };
     windows.iter().map(of).collect()
 }
 
-/// Adds the upper bounds of the inputs' symbolic sizes.
-pub(super) fn bounded(options: CompileOptions, windows: &[usize]) -> CompileOptions {
-    let of = |options: CompileOptions, window: &usize| {
-        // The window includes the new token itself, so at most `window - 1` positions precede it.
-        options.bound(&symbol(*window), (window - 1).max(1))
-    };
-    windows.iter().fold(options, of)
+/// Shapes and values of the inputs of a run.
+pub(super) fn values(
+    window: usize,
+    slots: usize,
+    rows: &RunRows<'_>,
+) -> Vec<(Vec<usize>, Vec<i32>)> {
+    let rings = Rings { window, slots };
+    let places = BANKS * slots;
+    let (mut row_of_place, mut kv_lens) = (vec![0; places], vec![1; places]);
+    let mut results = Vec::with_capacity(rows.count());
+    let (mut old_from, mut old_to) = (Vec::new(), Vec::new());
+    let mut prompt_len = 0;
+    match rows {
+        RunRows::Tokens(parts, _) => {
+            for (row, part) in parts.iter().enumerate() {
+                let place = rings.place(part, part.banks[1]);
+                row_of_place[place] = row as i32;
+                kv_lens[place] = (part.start + 1).min(window) as i32;
+                results.push(place as i32);
+            }
+        }
+        RunRows::Chunk(part, _) => {
+            let old = first_visible(window, part.start)..part.start;
+            prompt_len = old.len() + part.tokens.len();
+            results.extend((places..places + part.tokens.len()).map(|at| at as i32));
+            let from = rings.place(part, part.banks[0]) as i32;
+            old_from.extend(old.clone().flat_map(|p| [from, (p % window) as i32]));
+            old_to.extend(old.flat_map(|p| rings.to(part, p)));
+        }
+    }
+    results.resize(rows.count(), 0);
+    let of_part = |part: &SlotChunk| part.start..part.start + part.tokens.len();
+    let own = rows.parts().iter();
+    let own = own.flat_map(|part| of_part(part).flat_map(|p| rings.to(part, p)));
+    let idle = std::iter::repeat_n(rings.nowhere(), rows.idle()).flatten();
+    let own: Vec<i32> = own.chain(idle).collect();
+    let old = old_from.len() / 2;
+    vec![
+        (vec![old, 2], old_from),
+        (vec![old, 2], old_to),
+        (vec![rows.count(), 2], own),
+        (vec![places], row_of_place),
+        (vec![places], kv_lens),
+        (vec![rows.count()], results),
+        (vec![], vec![prompt_len as i32]),
+    ]
+}
+
+/// Places of rows in the ring buffers.
+struct Rings {
+    window: usize,
+    slots: usize,
+}
+
+impl Rings {
+    fn place(&self, part: &SlotChunk, bank: usize) -> usize {
+        bank * self.slots + part.slot
+    }
+
+    /// Cache index of position `p`; the discard position if a later token of the same chunk
+    /// overwrites it.
+    fn to(&self, part: &SlotChunk, p: usize) -> [i32; 2] {
+        let end = part.start + part.tokens.len();
+        match p + self.window < end {
+            true => self.nowhere(),
+            false => {
+                let place = self.place(part, part.banks[1]);
+                [place as i32, (p % self.window) as i32]
+            }
+        }
+    }
+
+    /// Discard position of the cache, which no attention reads.
+    fn nowhere(&self) -> [i32; 2] {
+        [0, self.window as i32]
+    }
 }
 
 impl SlotWindow {
     /// Attention of the new token of each buffer, `[1, places, heads, size]`, and of a prefill
     /// chunk, `[1, s, heads, size]`, over the caches `names` in this format. Results of buffers
     /// without a new token are arbitrary.
-    pub(super) fn attended(
+    pub(crate) fn attended(
         &self,
         b: &mut ModelBuilder<'_>,
         spec: &DecoderSpec,
@@ -184,31 +223,5 @@ impl SlotWindow {
         let own = new.map(b, |b, new| Ok(b.graph.gather(new, rows.prompt_rows, 1)?))?;
         let seen = old.with(b, &own, |b, old, own| Ok(b.graph.concat(&[old, own], 1)?))?;
         Ok([updated.decoded(b)?, seen.decoded(b)?])
-    }
-}
-
-/// Cache positions per slot of a layer, over both buffers.
-pub(super) fn positions(layer: LayerSpec, context: usize) -> usize {
-    match layer.window {
-        Some(window) if is_ring(window, context) => BANKS * slot_positions(window),
-        Some(_) | None => slot_positions(context),
-    }
-}
-
-impl BatchOptions {
-    /// Storage format of the KV caches.
-    pub fn cache_format(&self) -> CacheFormat {
-        self.cache.unwrap_or(CacheFormat::Float(self.dtype))
-    }
-
-    /// Total bytes of the KV caches of all slots, which are states of the graph. A sliding-window
-    /// layer counts two windows if that is less than the context. Recurrent states are not
-    /// included. The F32 copy that attention makes of a Q8_0 cache during a run is not included
-    /// either.
-    pub fn cache_bytes(&self, spec: &DecoderSpec) -> u64 {
-        let attend = spec.layers.iter().filter(|l| l.mixer.attends());
-        let positions = attend.map(|layer| positions(*layer, self.context) as u64);
-        let width = (self.slots * self.cache_format().row_bytes(spec)) as u64;
-        positions.fold(0, |all, n| all.saturating_add(n.saturating_mul(width)))
     }
 }
