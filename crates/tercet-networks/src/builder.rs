@@ -11,8 +11,10 @@ pub(crate) mod cross_attention;
 mod decoder;
 mod dummy_weights;
 pub(crate) mod encoder;
+pub(crate) mod engine;
 pub(crate) mod generator;
 mod multi_lora;
+pub(crate) mod prefix_store;
 pub(crate) mod sampling;
 mod seq2seq;
 pub(crate) mod speech;
@@ -34,7 +36,7 @@ use crate::config::DecoderSpec;
 use crate::image::ImageError;
 use crate::low_rank::AdapterError;
 pub use crate::weights::DummyWeights;
-pub use batch::{BatchEvent, BatchEventKind, BatchGenerator, FinishReason, Sequence, SequenceId};
+pub use batch::BatchGenerator;
 pub use cross_attention::hand_over;
 pub use decoder::{
     BatchDecoder, BatchOptions, CacheFormat, Decoder, DecoderOptions, MatmulPrecision, Sampling,
@@ -43,7 +45,11 @@ pub use encoder::{
     ClassScore, DenseModule, Embedder, Encoder, EncoderOutput, EncoderTextReader, EncoderTokens,
     Entity, PoolingMode, Scoring, SentenceModule, SentenceModules, TextClassifier, TokenLabel,
 };
-pub use generator::{Draft, DraftCounts, DraftError, Generator, GeneratorStep, MAX_DRAFT_TOKENS};
+pub use engine::drafts::{Draft, DraftError, MAX_DRAFT_TOKENS};
+pub use engine::sequence::{BatchEvent, BatchEventKind, FinishReason, Sequence, SequenceId};
+pub use engine::speculation::DraftCounts;
+pub use generator::{Generator, GeneratorStep};
+pub use prefix_store::{PrefixStore, PrefixStoreOptions, PrefixStoreStats};
 pub use sampling::{
     DRY_BREAKERS, DryBreakers, DryOptions, MirostatOptions, SamplerStep, SamplingOptions,
 };

@@ -89,8 +89,12 @@ pub enum ConfigError {
     )]
     UnknownFields { fields: String },
     /// Tensors that the builder would not read: the model would differ from the one in the file.
-    #[error("the model has tensors that this family does not have: {tensors}{}", and_more(*more))]
-    UnknownTensors { tensors: String, more: usize },
+    #[error("the model has tensors that this family does not have: {tensors}{}{remedy}", and_more(*more))]
+    UnknownTensors {
+        tensors: String,
+        more: usize,
+        remedy: String,
+    },
     /// A count or size that the model's tensors do not have.
     #[error(
         "the configuration has {claimed} {what}, but the model has only {found} {unit}; \

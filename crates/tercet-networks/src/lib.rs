@@ -26,10 +26,11 @@ pub use builder::{
     DryBreakers, DryOptions, DummyWeights, Embedder, Encoder, EncoderOutput, EncoderTextReader,
     EncoderTokens, Entity, FinishReason, Generator, GeneratorStep, ImageClassifier, ImageEmbedder,
     ImageEncoder, ImageLabels, ImagePromptReader, MAX_DRAFT_TOKENS, MatmulPrecision,
-    MirostatOptions, ModelError, ModelGraph, MoonshineModel, PoolingMode, SamplerStep, Sampling,
-    SamplingOptions, ScaledAdapter, Scoring, SentenceModule, SentenceModules, Seq2Seq,
-    Seq2SeqOptions, Sequence, SequenceId, SourceEncoder, SpeechModel, TextClassifier, TokenLabel,
-    VisionLanguageGraphs, VisionModel, VisionOutput, Weights, hand_over,
+    MirostatOptions, ModelError, ModelGraph, MoonshineModel, PoolingMode, PrefixStore,
+    PrefixStoreOptions, PrefixStoreStats, SamplerStep, Sampling, SamplingOptions, ScaledAdapter,
+    Scoring, SentenceModule, SentenceModules, Seq2Seq, Seq2SeqOptions, Sequence, SequenceId,
+    SourceEncoder, SpeechModel, TextClassifier, TokenLabel, VisionLanguageGraphs, VisionModel,
+    VisionOutput, Weights, hand_over,
 };
 pub use config::{
     ConfigError, DecoderDims, DecoderSpec, EncoderDims, EncoderSpec, FeedForward, FfnActivation,
@@ -44,12 +45,12 @@ pub use low_rank::{Adapter, AdapterError, LowRank};
 /// notice.
 #[doc(hidden)]
 pub mod internals {
-    pub use crate::builder::batch::sequence::{CacheSlot, PrefixCheckpoint};
     pub use crate::builder::encoder::embedder::{overlap_start, piece_boundary};
     pub use crate::builder::encoder::entities::joined;
     pub use crate::builder::encoder::relative::{both_ways, bucket};
     pub use crate::builder::encoder::runner::{EncoderBatchBounds, group};
-    pub use crate::builder::generator::drafts::repeated;
+    pub use crate::builder::engine::drafts::repeated;
+    pub use crate::builder::engine::sequence::{CacheSlot, PrefixCheckpoint};
     pub use crate::builder::parts;
     pub use crate::builder::sampling::chain::SamplingState;
     pub use crate::builder::token_sampler::{leader, spread};

@@ -68,6 +68,12 @@ impl<'a> ConfigFields<'a> {
             .is_none_or(|class| class.honours_rope_key(key))
     }
 
+    /// The rotary parameters of the class for files without rotary keys, unless they are the usual
+    /// ones.
+    pub(super) fn rotary_defaults(&self) -> Option<&Map<String, Value>> {
+        self.class.as_ref()?.rotary_defaults()
+    }
+
     fn path(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
@@ -175,6 +181,11 @@ impl<'a> ConfigFields<'a> {
         })
     }
 
+    /// A size of the file, or the class's default; an error if neither exists.
+    pub(crate) fn size_or_default(&self, name: &'static str) -> Result<usize, ConfigError> {
+        self.required(name, self.opt_size(name)?)
+    }
+
     pub(crate) fn size(&self, name: &'static str) -> Result<usize, ConfigError> {
         self.required(name, self.stated_size(name)?)
     }
@@ -205,6 +216,11 @@ impl<'a> ConfigFields<'a> {
         self.typed(name, value, "a number that is not negative", |value| {
             value.as_f64().filter(|v| v.is_finite() && *v >= 0.0)
         })
+    }
+
+    /// A positive number of the file, or the class's default; an error if neither exists.
+    pub(crate) fn positive_or_default(&self, name: &'static str) -> Result<f64, ConfigError> {
+        self.required(name, self.opt_positive(name)?)
     }
 
     pub(crate) fn positive(&self, name: &'static str) -> Result<f64, ConfigError> {
@@ -238,6 +254,11 @@ impl<'a> ConfigFields<'a> {
         )
     }
 
+    /// A flag that is set by default. As in Python, `null` clears it.
+    pub(crate) fn flag_set_unless_off(&self, name: &'static str) -> Result<bool, ConfigError> {
+        Ok(!self.is_null(name) && self.opt_bool(name)?.unwrap_or(true))
+    }
+
     pub(crate) fn opt_str(&self, name: &'static str) -> Result<Option<&'a str>, ConfigError> {
         self.typed(name, self.get(name), "a string", Value::as_str)
     }
@@ -250,7 +271,9 @@ impl<'a> ConfigFields<'a> {
     }
 
     pub(crate) fn opt_token(&self, name: &'static str) -> Result<Option<u32>, ConfigError> {
-        self.typed(name, self.get(name), "a token id", |value| {
+        // Some tools write -1 for a token that does not exist.
+        let value = self.get(name).filter(|value| value.as_i64() != Some(-1));
+        self.typed(name, value, "a token id", |value| {
             u32::try_from(value.as_u64()?).ok()
         })
     }
@@ -259,7 +282,8 @@ impl<'a> ConfigFields<'a> {
     pub(crate) fn tokens(&self, name: &'static str) -> Result<Vec<u32>, ConfigError> {
         let id = |value: &Value| u32::try_from(value.as_u64()?).ok();
         let expected = "a token id or a list of them";
-        let ids = self.typed(name, self.get(name), expected, |value| match value {
+        let value = self.get(name).filter(|value| value.as_i64() != Some(-1));
+        let ids = self.typed(name, value, expected, |value| match value {
             Value::Array(ids) => ids.iter().map(id).collect::<Option<Vec<_>>>(),
             other => id(other).map(|id| vec![id]),
         })?;
@@ -325,7 +349,7 @@ impl<'a> ConfigFields<'a> {
     }
 
     /// Notes that a field was ignored.
-    pub(super) fn note(&self, name: &str) {
+    pub(crate) fn note(&self, name: &str) {
         known_keys::note(format!("{}{}", self.prefix, clip(name)));
     }
 

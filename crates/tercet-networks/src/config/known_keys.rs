@@ -110,6 +110,11 @@ impl ConfigClass {
         self.lists("rope", key) || self.default_of(key).is_some()
     }
 
+    /// The rotary parameters of a file without rotary keys; `None` if they are the usual ones.
+    pub(super) fn rotary_defaults(&self) -> Option<&Map<String, Value>> {
+        self.object("rotary")
+    }
+
     /// Classifies a key of `map` that was not read.
     pub(super) fn classify(&self, map: &Map<String, Value>, key: &str, value: &Value) -> UnreadKey {
         if self.lists("unread", key) {
@@ -206,7 +211,7 @@ pub(super) fn refused_value(key: &str, found: &str) -> ConfigError {
     ConfigError::Unsupported {
         field: clip(key),
         found: clip(found),
-        supported: "its neutral value, or no such key".to_string(),
+        supported: "its neutral value; or leave the key out".to_string(),
     }
 }
 

@@ -113,6 +113,8 @@ pub enum SentenceModule {
     Dense(DenseModule),
     /// L2 normalization.
     Normalize,
+    /// The first elements of the vector, this many.
+    Truncate(usize),
 }
 
 /// Pipeline from hidden states to an embedding vector.
@@ -152,6 +154,7 @@ impl SentenceModules {
         let pooled = hidden * self.modes.len();
         let last = self.then.iter().rev().find_map(|module| match module {
             SentenceModule::Dense(dense) => dense.weight.shape().first().copied(),
+            SentenceModule::Truncate(dims) => Some(*dims),
             SentenceModule::Normalize => None,
         });
         self.dims.unwrap_or(last.unwrap_or(pooled))

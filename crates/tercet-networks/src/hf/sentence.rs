@@ -156,11 +156,15 @@ impl HfFolder {
     /// of the modules' files.
     pub fn sentence(&self) -> Result<SentenceFolder, HfError> {
         let (_, lower_case) = self.limits()?;
-        let (modules, stated) = self.modules()?;
+        let (mut modules, stated) = self.modules()?;
+        let (prompts, dims) = self.prompts()?;
+        if let Some(dims) = dims {
+            modules.then.push(SentenceModule::Truncate(dims));
+        }
         Ok(SentenceFolder {
             modules,
             stated,
-            prompts: self.prompts()?,
+            prompts,
             longest_text: self.longest_text()?,
             lower_case,
         })
@@ -229,10 +233,11 @@ impl HfFolder {
         Ok((made, true))
     }
 
-    fn prompts(&self) -> Result<SentencePrompts, HfError> {
+    /// The prompts, and the number of elements to which vectors are truncated.
+    fn prompts(&self) -> Result<(SentencePrompts, Option<usize>), HfError> {
         let path = self.root.join("config_sentence_transformers.json");
         let Some(json) = read_optional_json(&path)? else {
-            return Ok(SentencePrompts::default());
+            return Ok((SentencePrompts::default(), None));
         };
         let fields = ConfigFields::new(&json, "");
         let refused = |source| HfError::Config {
@@ -256,7 +261,16 @@ impl HfFolder {
             prompts.get(default)?;
             prompts.default = Some(default.to_string());
         }
-        Ok(prompts)
+        let dims = fields.opt_size("truncate_dim").map_err(refused)?;
+        // The version of the tools, and the comparison of vectors, which is the caller's.
+        for name in json.keys() {
+            let known = ["__version__", "model_type", "similarity_fn_name"];
+            let read = ["prompts", "default_prompt_name", "truncate_dim"];
+            if !known.contains(&name.as_str()) && !read.contains(&name.as_str()) {
+                fields.note(name);
+            }
+        }
+        Ok((prompts, dims))
     }
 }
 

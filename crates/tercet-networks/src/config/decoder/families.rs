@@ -19,6 +19,8 @@ mod qwen_next;
 mod stablelm;
 mod starcoder;
 
+use std::sync::LazyLock;
+
 use super::super::{ConfigError, ConfigFields};
 use super::keys::GgufKeys;
 use super::part::DecoderPartNames;
@@ -75,6 +77,8 @@ pub(crate) struct DecoderFamilyRow {
     pub(super) has_sections: bool,
     /// Whether `rope_parameters` may define a position-dependent query scale.
     pub(super) grows_queries: bool,
+    /// Whether a rotary scaling of type `yarn` is LongRoPE, by the name of older files.
+    pub(super) yarn_is_longrope: bool,
     /// Whether value heads may differ in size from key heads, as specified by the family's keys.
     pub(super) has_value_length: bool,
     /// Sets the properties that all models of the family share, in any file format.
@@ -114,49 +118,31 @@ pub(super) struct DecoderSizeKeys {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DecoderFamily(usize);
 
-/// All decoder families, llama first.
-const FAMILIES: [&DecoderFamilyRow; 40] = [
-    &llama::LLAMA,
-    &llama::MISTRAL,
-    &llama::MIXTRAL,
-    &llama::SMOLLM3,
-    &llama::MINISTRAL3,
-    &qwen::QWEN2,
-    &qwen::QWEN3,
-    &qwen::QWEN2_MOE,
-    &qwen::QWEN3_MOE,
-    &qwen_next::QWEN3_NEXT,
-    &qwen_next::QWEN3_5,
-    &qwen_next::QWEN3_5_MOE,
-    &gemma::GEMMA,
-    &gemma::GEMMA2,
-    &gemma::GEMMA3,
-    &gemma::GEMMA_EMBEDDING,
-    &phi::PHI,
-    &phi::PHI3,
-    &granite::GRANITE,
-    &granite::GRANITE_MOE,
-    &granite::GRANITE_MOE_SHARED,
-    &olmo::OLMO2,
-    &cohere::COHERE,
-    &cohere::COHERE2,
-    &stablelm::STABLELM,
-    &starcoder::STARCODER2,
-    &neox::GPT_NEOX,
-    &gpt2::GPT2,
-    &falcon::FALCON,
-    &falcon_h1::FALCON_H1,
-    &gpt_oss::GPT_OSS,
-    &deepseek::DEEPSEEK_V2,
-    &deepseek::DEEPSEEK_V3,
-    &deepseek::KIMI_K2,
-    &mamba::MAMBA,
-    &mamba::FALCON_MAMBA,
-    &mamba::MAMBA2,
-    &granite::GRANITE_HYBRID,
-    &nemotron::NEMOTRON_H,
-    &nemotron::NEMOTRON_H_MOE,
+/// The families of each file, llama first. If several families have the same `model_type` or GGUF
+/// architecture, a search by that name finds the first one.
+const FILES: &[&[&DecoderFamilyRow]] = &[
+    llama::ROWS,
+    qwen::ROWS,
+    qwen_next::ROWS,
+    gemma::ROWS,
+    phi::ROWS,
+    granite::ROWS,
+    olmo::ROWS,
+    cohere::ROWS,
+    stablelm::ROWS,
+    starcoder::ROWS,
+    neox::ROWS,
+    gpt2::ROWS,
+    falcon::ROWS,
+    falcon_h1::ROWS,
+    gpt_oss::ROWS,
+    deepseek::ROWS,
+    mamba::ROWS,
+    nemotron::ROWS,
 ];
+
+/// All decoder families.
+static FAMILIES: LazyLock<Vec<&DecoderFamilyRow>> = LazyLock::new(|| FILES.concat());
 
 impl DecoderFamily {
     pub(super) const LLAMA: DecoderFamily = DecoderFamily(0);
@@ -205,7 +191,7 @@ pub(crate) fn for_model_type(name: &str) -> Option<DecoderFamily> {
 
 /// The supported values of `model_type`.
 pub(super) fn model_types() -> Vec<&'static str> {
-    let mut names = FAMILIES.map(|f| f.model_type).to_vec();
+    let mut names: Vec<&str> = FAMILIES.iter().map(|f| f.model_type).collect();
     // Families with the same `model_type` are adjacent in the table.
     names.dedup();
     names

@@ -4,13 +4,15 @@ use serde_json::{Map, Value};
 
 use super::super::bounds::checked_layers;
 use super::super::fields::HARMLESS;
+use super::super::known_keys::note;
 use super::super::{ConfigError, ConfigFields, activation, ensure, near};
 use super::families::{self, DecoderFamily};
 use super::rope::{longrope_attention, yarn_attention};
 use super::{
-    AttentionTemperature, DecoderDims, DecoderSpec, FeedForward, QkvRows, RopeScaling, RopeSpec,
-    derived_head_dim,
+    AttentionDirection, AttentionTemperature, DecoderDims, DecoderSpec, FeedForward, QkvRows,
+    RopeScaling, RopeSpec, derived_head_dim,
 };
+use tercet_files::clip;
 use tercet_files::folder_weights::check_quantization;
 
 /// Reads the fields common to all families, then those of the model's family.
@@ -27,7 +29,10 @@ pub(super) fn read(fields: ConfigFields<'_>) -> Result<DecoderSpec, ConfigError>
     let fields = fields.of_class(family.get().config_class.unwrap_or(model_type));
     let fields = &fields.with_class_defaults();
     let mut spec = common(fields, family)?;
+    direction(fields, &mut spec)?;
     (family.get().json)(fields, &mut spec)?;
+    // The readers of some families set the layers with scans.
+    direction(fields, &mut spec)?;
     fields.finish(&[HARMLESS])?;
     Ok(spec)
 }
@@ -63,6 +68,10 @@ fn common(fields: &ConfigFields<'_>, id: DecoderFamily) -> Result<DecoderSpec, C
         }
     };
     let layers = layers.map(|found| found.or_else(|| listed_layers(fields)));
+    let (layers, heads) = (
+        or_default(fields, sizes.layers, layers),
+        or_default(fields, sizes.heads, heads),
+    );
     let (hidden, heads) = (needed(hidden, sizes.hidden)?, needed(heads, sizes.heads)?);
     let ffn = match (first_size(fields, sizes.ffn)?, sizes.ffn_is_derived) {
         (None, true) => Some(4 * hidden),
@@ -96,7 +105,7 @@ fn common(fields: &ConfigFields<'_>, id: DecoderFamily) -> Result<DecoderSpec, C
     if family.qkv_by_group_in_folders {
         spec.storage.qkv_rows = QkvRows::ByGroup;
     }
-    spec.norm.eps = fields.positive(family.eps)? as f32;
+    spec.norm.eps = fields.positive_or_default(family.eps)? as f32;
     let named = family.activations.iter().find(|f| fields.get(f).is_some());
     if let Some(named) = named {
         set_activation(fields, named, &mut spec)?;
@@ -131,6 +140,38 @@ fn first_size(
         }
     }
     Ok(None)
+}
+
+/// A size of the file, else the default of the class.
+fn or_default(
+    fields: &ConfigFields<'_>,
+    names: &[&'static str],
+    found: Result<Option<usize>, ConfigError>,
+) -> Result<Option<usize>, ConfigError> {
+    if let Some(size) = found? {
+        return Ok(Some(size));
+    }
+    for &name in names {
+        if let Some(size) = fields.opt_size(name)? {
+            return Ok(Some(size));
+        }
+    }
+    Ok(None)
+}
+
+/// Reads `is_causal`: without it, each token attends to all tokens, in any family.
+fn direction(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigError> {
+    if fields.flag_set_unless_off("is_causal")? {
+        return Ok(());
+    }
+    // Scans read a text in one direction only.
+    fields.only(
+        "is_causal",
+        "true in a model with state-space layers",
+        |_| !spec.has_states(),
+    )?;
+    spec.attention.direction = AttentionDirection::Bidirectional;
+    Ok(())
 }
 
 fn set_activation(
@@ -181,7 +222,7 @@ pub(super) fn windows(
         match fields.opt_window("sliding_window", least)? {
             Some(window) => spec.set_windows(window, |i| types[i]),
             // A family that lists layer types gives `null` no other meaning.
-            None => ensure(!lists_types && !spec.is_bidirectional(), || {
+            None => ensure(!lists_types, || {
                 "layers have sliding attention, but there is no sliding_window: give its size, or \
                  \"full_attention\" for each layer in layer_types"
                     .to_string()
@@ -233,6 +274,9 @@ fn ropes(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), Config
         return Ok(());
     }
     let outer = fields.opt_positive("rope_theta")?;
+    let usual = fields.rotary_defaults();
+    let theta = usual.and_then(|usual| usual.get("rope_theta")?.as_f64());
+    spec.ropes[0].theta = theta.unwrap_or(spec.ropes[0].theta);
     // The reference implementation reads this field for families that define it, and then prefers
     // it to the one inside `rope_scaling`.
     let original = match fields.class_default("original_max_position_embeddings") {
@@ -263,14 +307,18 @@ fn ropes(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), Config
         };
         let kinds = ["full_attention", "sliding_attention"];
         let objects: Vec<&Map<String, Value>> = match kinds.map(|k| object.get(k)) {
-            [Some(Value::Object(full)), Some(Value::Object(sliding))] if object.len() == 2 => {
+            [Some(Value::Object(full)), Some(Value::Object(sliding))] => {
+                // Layers read the object of their type only.
+                let others = object.keys().filter(|key| !kinds.contains(&key.as_str()));
+                others.for_each(|key| note(format!("{prefix}{}", clip(key))));
                 vec![full, sliding]
             }
             _ => vec![object],
         };
         ropes.clear();
         for (i, object) in objects.into_iter().enumerate() {
-            let inner = ConfigFields::new(object, prefix);
+            let renamed = renamed_type(spec.family, object);
+            let inner = ConfigFields::new(renamed.as_ref().unwrap_or(object), prefix);
             if spec.family.get().has_sections {
                 inner.only("mrope_section", "a list", Value::is_array)?;
                 inner.only("mrope_interleaved", "true or false", Value::is_boolean)?;
@@ -295,12 +343,31 @@ fn ropes(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), Config
     }
     match ropes.is_empty() {
         false => spec.ropes = ropes,
-        true => spec.ropes[0].theta = outer.unwrap_or(spec.ropes[0].theta),
+        true => {
+            if let Some(usual) = usual.filter(|_| fields.get("rope_parameters").is_none()) {
+                let inner = ConfigFields::new(usual, "rope_parameters.");
+                spec.ropes[0].scaling = stretched(&inner, original, spec.context)?.scaling;
+            }
+            spec.ropes[0].theta = outer.unwrap_or(spec.ropes[0].theta);
+        }
     }
     match partial {
         Some(partial) => rotate_part(fields, spec, partial_name, partial),
         None => Ok(()),
     }
+}
+
+/// The object with the present name of its type of scaling, if the family has older names.
+fn renamed_type(family: DecoderFamily, object: &Map<String, Value>) -> Option<Map<String, Value>> {
+    let named = ["rope_type", "type"].map(|key| object.get(key).and_then(Value::as_str));
+    let is_old =
+        family.get().yarn_is_longrope && named.into_iter().flatten().next() == Some("yarn");
+    is_old.then(|| {
+        let mut object = object.clone();
+        object.remove("type");
+        object.insert("rope_type".to_string(), "longrope".into());
+        object
+    })
 }
 
 /// Sets the rotated part of a head. Many families ignore the field: they rotate whole heads, and
@@ -445,7 +512,7 @@ fn yarn(
         beta_slow: number("beta_slow", 1.0)?,
         original,
         attention: number("attention_factor", derived)?,
-        truncate: inner.opt_bool("truncate")?.unwrap_or(true),
+        truncate: inner.flag_set_unless_off("truncate")?,
     })
 }
 

@@ -441,7 +441,7 @@ pub(in crate::config) fn scaling(
                 beta_fast: number("rope.scaling.yarn_beta_fast", 32.0)?,
                 beta_slow: number("rope.scaling.yarn_beta_slow", 1.0)?,
                 original,
-                attention: attention.unwrap_or(1.0) * rope::yarn_attention(factor, 1.0),
+                attention: yarn_factor(keys, factor, attention.unwrap_or(1.0))?,
                 truncate: true,
             })
         }
@@ -450,6 +450,20 @@ pub(in crate::config) fn scaling(
             found.unwrap_or("(none, with lists of factors)"),
             "none, linear, yarn, or longrope with both lists of factors",
         )),
+    }
+}
+
+/// YaRN's factor of cosines and sines. llama.cpp derives it from the frequency factor; a file may
+/// repeat the derived value or have 1, but other values have no agreed meaning.
+fn yarn_factor(keys: &GgufKeys<'_>, factor: f32, attention: f32) -> Result<f32, ConfigError> {
+    let derived = rope::yarn_attention(factor, 1.0);
+    let name = "rope.scaling.yarn_attn_factor";
+    match keys.opt_factor(name)? {
+        Some(stated) if stated != 1.0 && (stated - derived).abs() > 1e-4 * derived => {
+            let supported = format!("1 or {derived}, which follows from rope.scaling.factor");
+            Err(keys.unsupported(name, &stated.to_string(), &supported))
+        }
+        Some(_) | None => Ok(attention * derived),
     }
 }
 

@@ -1,9 +1,10 @@
 //! Detection of unknown tensors. A tensor that the builder would not read may change the result, so
 //! it is an error.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use super::super::ConfigError;
+use super::super::known_keys::note;
 use super::part::{EXPERT, tensor};
 use super::{DecoderPart, DecoderSpec};
 use crate::weights::Weights;
@@ -65,7 +66,34 @@ pub(crate) fn reject_unknown_modules<'a>(
         .iter()
         .chain(spec.storage.nested_prefix.beside());
     let tensors = tensors.filter(|name| !beside.clone().any(|begin| name.starts_with(begin)));
-    reject_names(tensors, &known)
+    let tensors: Vec<&str> = tensors.collect();
+    let Some(prefix) = layers_prefix(spec) else {
+        return reject_names(tensors.into_iter(), &known);
+    };
+    // Layers after the last predict several tokens; the model itself does not use them. They are known by the
+    // projection of a token's embedding beside its hidden row.
+    let predicts = tensors
+        .iter()
+        .filter(|name| name.ends_with(".eh_proj.weight"));
+    let predicts = predicts.filter_map(|name| layer_of(name, &prefix));
+    let predicts: BTreeSet<usize> = predicts.filter(|at| *at >= spec.layers.len()).collect();
+    for layer in &predicts {
+        note(format!("tensors {prefix}{layer}.*"));
+    }
+    let is_used = |name: &&str| layer_of(name, &prefix).is_none_or(|at| !predicts.contains(&at));
+    reject_names(tensors.iter().copied().filter(is_used), &known)
+}
+
+/// The beginning of the names of all layers' tensors in a folder: `model.layers.`.
+fn layers_prefix(spec: &DecoderSpec) -> Option<String> {
+    let module = DecoderPart::AttentionNorm.module(spec, 0);
+    let (prefix, _) = module.split_once(".0.")?;
+    Some(format!("{prefix}."))
+}
+
+/// The number of the layer that has a tensor.
+fn layer_of(tensor: &str, prefix: &str) -> Option<usize> {
+    tensor.strip_prefix(prefix)?.split('.').next()?.parse().ok()
 }
 
 /// The tensor names of a folder with a model of this specification.
@@ -117,7 +145,12 @@ pub(in crate::config) fn reject_names<'a>(
     tensors: impl Iterator<Item = &'a str>,
     known: &HashSet<String>,
 ) -> Result<(), ConfigError> {
-    let mut unknown = tensors.filter(|name| !known.contains(*name));
+    let tensors: Vec<&str> = tensors.collect();
+    let mut unknown = tensors
+        .iter()
+        .copied()
+        .filter(|name| !known.contains(*name));
+    let common = common_prefix(unknown.clone());
     let listed: Vec<String> = (unknown.by_ref().take(LISTED))
         .map(|name| format!("`{}`", clip(name)))
         .collect();
@@ -126,6 +159,27 @@ pub(in crate::config) fn reject_names<'a>(
         false => Err(ConfigError::UnknownTensors {
             tensors: listed.join(", "),
             more: unknown.count(),
+            remedy: match common {
+                Some(prefix) => format!(
+                    "; all of them begin with `{prefix}`, which a tool put before the names: save \
+                     the model itself, without what wraps it"
+                ),
+                None => String::new(),
+            },
         }),
     }
+}
+
+/// The prefix that a tool puts before all names of a wrapped model, if all of these names have it.
+fn common_prefix<'a>(mut names: impl Iterator<Item = &'a str>) -> Option<&'static str> {
+    const OF_TOOLS: [&str; 5] = [
+        "base_model.model.",
+        "_orig_mod.",
+        "language_model.",
+        "model.language_model.",
+        "module.",
+    ];
+    let first = names.next()?;
+    let prefix = OF_TOOLS.iter().find(|prefix| first.starts_with(**prefix))?;
+    names.all(|name| name.starts_with(prefix)).then_some(prefix)
 }

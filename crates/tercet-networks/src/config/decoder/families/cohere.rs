@@ -9,6 +9,9 @@ use crate::config::decoder::{
     ConfigError, ConfigFields, DecoderSpec, NormKind, ResidualOrder, RopeLayout,
 };
 
+/// The families of this file.
+pub(super) const ROWS: &[&DecoderFamilyRow] = &[&COHERE, &COHERE2];
+
 /// Every fourth layer of Command R7B has full attention.
 const STEP: usize = 4;
 

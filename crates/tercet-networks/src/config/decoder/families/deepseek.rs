@@ -13,6 +13,9 @@ use crate::config::decoder::{
 };
 use crate::config::ensure;
 
+/// The families of this file.
+pub(super) const ROWS: &[&DecoderFamilyRow] = &[&DEEPSEEK_V2, &DEEPSEEK_V3, &KIMI_K2];
+
 /// The epsilon of the latent rows' norms, which folders do not specify.
 const EPS: f32 = 1e-6;
 
@@ -77,14 +80,14 @@ pub(super) const DEEPSEEK_V3: DecoderFamilyRow = DecoderFamilyRow {
     json: |fields, spec| {
         let shape = LatentHeadShape::from_fields(fields)?;
         shape.attention(fields, spec)?;
-        if !fields.opt_bool("rope_interleave")?.unwrap_or(true) {
+        if !fields.flag_set_unless_off("rope_interleave")? {
             spec.rope_layout = RopeLayout::Halves;
         }
         fields.only("scoring_func", "sigmoid", |v| v.as_str() == Some("sigmoid"))?;
         fields.only("topk_method", "noaux_tc", |v| {
             v.as_str() == Some("noaux_tc")
         })?;
-        let normalized = fields.opt_bool("norm_topk_prob")?.unwrap_or(true);
+        let normalized = fields.flag_set_unless_off("norm_topk_prob")?;
         shape.experts(fields, spec, |experts, groups| Experts {
             scores: RouterScoring::Sigmoid,
             scale: experts.scale.or(Some(FACTOR)),
@@ -169,10 +172,12 @@ impl LatentHeadShape {
         spec: &mut DecoderSpec,
         own: impl FnOnce(Experts, Option<ExpertGroups>) -> Experts,
     ) -> Result<(), ConfigError> {
-        let count = fields.size("n_routed_experts")?;
-        let used = fields.size("num_experts_per_tok")?;
+        let count = fields.size_or_default("n_routed_experts")?;
+        let used = fields.size_or_default("num_experts_per_tok")?;
         let ffn = fields.size("moe_intermediate_size")?;
-        let shared = fields.size("n_shared_experts")?.saturating_mul(ffn);
+        let shared = fields
+            .size_or_default("n_shared_experts")?
+            .saturating_mul(ffn);
         let factor = fields.opt_positive("routed_scaling_factor")?;
         let groups = match (fields.opt_size("n_group")?, fields.opt_size("topk_group")?) {
             (Some(count), Some(used)) => Some(ExpertGroups {

@@ -11,6 +11,9 @@ use crate::config::decoder::{
     ResidualOrder, RopeLayout,
 };
 
+/// The families of this file.
+pub(super) const ROWS: &[&DecoderFamilyRow] = &[&FALCON];
+
 pub(super) const FALCON: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "falcon",
     architecture: "falcon",
@@ -94,8 +97,8 @@ fn own(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigEr
     let grouped = fields
         .opt_bool("new_decoder_architecture")?
         .unwrap_or(false);
-    let one_key_head = fields.opt_bool("multi_query")?.unwrap_or(true);
-    let parallel = fields.opt_bool("parallel_attn")?.unwrap_or(true);
+    let one_key_head = fields.flag_set_unless_off("multi_query")?;
+    let parallel = fields.flag_set_unless_off("parallel_attn")?;
     let kv_heads = fields.opt_size("num_kv_heads")?.unwrap_or(spec.heads);
     spec.kv_heads = match (grouped, one_key_head) {
         (true, _) => kv_heads,

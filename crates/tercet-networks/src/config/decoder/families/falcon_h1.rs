@@ -15,6 +15,9 @@ use crate::config::decoder::{
     StateKind, StateNorm, ensure,
 };
 
+/// The families of this file.
+pub(super) const ROWS: &[&DecoderFamilyRow] = &[&FALCON_H1];
+
 pub(super) const FALCON_H1: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "falcon_h1",
     architecture: "falcon-h1",
@@ -77,7 +80,7 @@ fn json(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigE
     ensure(each.is_none_or(|each| each * heads == inner), || {
         format!("{heads} heads of mamba_d_head are not mamba_d_ssm, {inner}")
     })?;
-    let before = fields.opt_bool("mamba_norm_before_gate")?.unwrap_or(true);
+    let before = fields.flag_set_unless_off("mamba_norm_before_gate")?;
     let norm = match fields.opt_bool("mamba_rms_norm")?.unwrap_or(false) {
         false => StateNorm::None,
         true if before => StateNorm::BeforeGate,
@@ -95,7 +98,7 @@ fn json(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigE
         inner,
         states: fields.opt_size("mamba_d_state")?.unwrap_or(256),
         kernel: fields.opt_size("mamba_d_conv")?.unwrap_or(4),
-        conv_bias: fields.opt_bool("mamba_conv_bias")?.unwrap_or(true),
+        conv_bias: fields.flag_set_unless_off("mamba_conv_bias")?,
         bias: [into?.unwrap_or(false), out?.unwrap_or(false)],
         steps: step_range(fields)?,
     });

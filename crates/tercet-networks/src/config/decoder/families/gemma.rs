@@ -13,6 +13,9 @@ use crate::config::decoder::{
     NormPlacement, QkNorm, RopeLayout, RopeSpec,
 };
 
+/// The families of this file.
+pub(super) const ROWS: &[&DecoderFamilyRow] = &[&GEMMA, &GEMMA2, &GEMMA3, &GEMMA_EMBEDDING];
+
 /// The rotary base of Gemma 3's layers with a window.
 const LOCAL_THETA: f64 = 10_000.0;
 
@@ -86,6 +89,10 @@ pub(super) const GEMMA3: DecoderFamilyRow = DecoderFamilyRow {
         }
         biases(fields, spec)?;
         caps_and_scale(fields, spec)?;
+        // The attention of this family does not cap its scores, whatever the file says.
+        if spec.attention.softcap.take().is_some() {
+            fields.note("attn_logit_softcapping");
+        }
         let local = fields.opt_positive("rope_local_base_freq")?;
         if spec.ropes.len() == 1 {
             spec.ropes.push(RopeSpec::new(local.unwrap_or(LOCAL_THETA)));
@@ -96,7 +103,7 @@ pub(super) const GEMMA3: DecoderFamilyRow = DecoderFamilyRow {
             .or(fields.opt_size("_sliding_window_pattern")?)
             .unwrap_or(STEP);
         windows(fields, spec, |i| !(i + 1).is_multiple_of(step))?;
-        if spec.is_bidirectional() {
+        if both_ways == Some(true) {
             // The field has the full width of the window, half of it on each side.
             for layer in &mut spec.layers {
                 layer.window = layer.window.map(|whole| whole / 2);

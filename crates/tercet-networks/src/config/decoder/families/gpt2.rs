@@ -7,7 +7,9 @@ use super::{DecoderFamilyRow, DecoderSizeKeys};
 use crate::config::decoder::{
     DecoderPart, DecoderSpec, FeedForward, FfnActivation, NormKind, TokenPositions,
 };
-use crate::config::ensure;
+
+/// The families of this file.
+pub(super) const ROWS: &[&DecoderFamilyRow] = &[&GPT2];
 
 pub(super) const GPT2: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "gpt2",
@@ -18,7 +20,7 @@ pub(super) const GPT2: DecoderFamilyRow = DecoderFamilyRow {
         heads: &["n_head"],
         ffn: &["n_inner"],
         ffn_is_derived: true,
-        context: &["n_positions", "n_ctx"],
+        context: &["n_positions"],
         typical_context: None,
     },
     names: &[
@@ -55,10 +57,12 @@ pub(super) const GPT2: DecoderFamilyRow = DecoderFamilyRow {
         fields.only("reorder_and_upcast_attn", "true or false", |v| {
             v.is_boolean()
         })?;
-        if let Some(context) = fields.opt_size("n_ctx")? {
-            ensure(context == spec.context, || {
-                format!("n_ctx is {context}, but n_positions is {}", spec.context)
-            })?;
+        // The class does not read this older name.
+        if fields
+            .opt_size("n_ctx")?
+            .is_some_and(|context| context != spec.context)
+        {
+            fields.note("n_ctx");
         }
         fields.only("attn_pdrop", "a number", |v| v.is_number())?;
         for name in OF_TASKS {

@@ -8,6 +8,9 @@ use crate::config::decoder::{
     DecoderPart, DecoderSpec, ExpertTensors, Experts, RopeLayout, RopeScaling,
 };
 
+/// The families of this file.
+pub(super) const ROWS: &[&DecoderFamilyRow] = &[&GPT_OSS];
+
 /// The default clamp of gates.
 const CLAMP: f32 = 7.0;
 
@@ -32,10 +35,10 @@ pub(super) const GPT_OSS: DecoderFamilyRow = DecoderFamilyRow {
         spec.ropes[0].theta = 150_000.0;
     },
     json: |fields, spec| {
-        let bias = fields.opt_bool("attention_bias")?.unwrap_or(true);
+        let bias = fields.flag_set_unless_off("attention_bias")?;
         (spec.biases.qkv, spec.biases.output) = (bias, bias);
-        let count = fields.size("num_local_experts")?;
-        let used = fields.size("num_experts_per_tok")?;
+        let count = fields.size_or_default("num_local_experts")?;
+        let used = fields.size_or_default("num_experts_per_tok")?;
         // An alias of `num_experts_per_tok`.
         fields.only("experts_per_token", "num_experts_per_tok", |v| {
             v.as_u64() == Some(used as u64)

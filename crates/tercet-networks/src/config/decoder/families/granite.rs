@@ -14,6 +14,10 @@ use crate::config::decoder::{
     SharedExpert, SsmSpec, StateKind, StateNorm, ensure,
 };
 
+/// The families of this file.
+pub(super) const ROWS: &[&DecoderFamilyRow] =
+    &[&GRANITE, &GRANITE_MOE, &GRANITE_MOE_SHARED, &GRANITE_HYBRID];
+
 pub(super) const GRANITE: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "granite",
     architecture: "granite",
@@ -165,7 +169,7 @@ fn hybrid(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), Confi
         inner,
         states: fields.opt_size("mamba_d_state")?.unwrap_or(256),
         kernel: fields.opt_size("mamba_d_conv")?.unwrap_or(4),
-        conv_bias: fields.opt_bool("mamba_conv_bias")?.unwrap_or(true),
+        conv_bias: fields.flag_set_unless_off("mamba_conv_bias")?,
         bias: [fields.opt_bool("mamba_proj_bias")?.unwrap_or(false); 2],
         steps: step_range(fields)?,
     });
@@ -226,8 +230,8 @@ fn experts(
     spec: &mut DecoderSpec,
     shared: Option<usize>,
 ) -> Result<(), ConfigError> {
-    let count = fields.size("num_local_experts")?;
-    let used = fields.size("num_experts_per_tok")?;
+    let count = fields.size_or_default("num_local_experts")?;
+    let used = fields.size_or_default("num_experts_per_tok")?;
     let experts = Experts {
         stored: ExpertTensors::GateThenUp,
         shared: shared.map(|ffn| SharedExpert {

@@ -12,6 +12,9 @@ use crate::config::decoder::{
     RopeScaling, ensure,
 };
 
+/// The families of this file.
+pub(super) const ROWS: &[&DecoderFamilyRow] = &[&LLAMA, &MISTRAL, &MIXTRAL, &SMOLLM3, &MINISTRAL3];
+
 pub(super) const LLAMA: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "llama",
     config_class: None,
@@ -44,6 +47,7 @@ pub(super) const LLAMA: DecoderFamilyRow = DecoderFamilyRow {
     normalizes_experts: Some(true),
     has_sections: false,
     grows_queries: false,
+    yarn_is_longrope: false,
     has_value_length: false,
     defaults: plain,
     json: llama_biases,
@@ -113,8 +117,8 @@ pub(super) const MIXTRAL: DecoderFamilyRow = DecoderFamilyRow {
         ),
     ],
     json: |fields, spec| {
-        let count = fields.size("num_local_experts")?;
-        let used = fields.size("num_experts_per_tok")?;
+        let count = fields.size_or_default("num_local_experts")?;
+        let used = fields.size_or_default("num_experts_per_tok")?;
         let experts = Experts::new([count, used, spec.ffn], true);
         spec.set_experts(experts, |_| true);
         check_training_fields(fields)?;

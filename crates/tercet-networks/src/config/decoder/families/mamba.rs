@@ -12,6 +12,9 @@ use crate::config::decoder::{
     ensure,
 };
 
+/// The families of this file.
+pub(super) const ROWS: &[&DecoderFamilyRow] = &[&MAMBA, &FALCON_MAMBA, &MAMBA2];
+
 /// Folder names of models whose layers consist of a norm and a mixer.
 pub(super) const OF_BACKBONE: DecoderPartNames = &[
     (DecoderPart::Embedding, "backbone.embeddings"),
@@ -117,7 +120,7 @@ fn common(fields: &ConfigFields<'_>) -> Result<SsmSpec, ConfigError> {
         inner: 0,
         states: 0,
         kernel: fields.opt_size("conv_kernel")?.unwrap_or(4),
-        conv_bias: fields.opt_bool("use_conv_bias")?.unwrap_or(true),
+        conv_bias: fields.flag_set_unless_off("use_conv_bias")?,
         bias: [fields.opt_bool("use_bias")?.unwrap_or(false); 2],
         steps: step_range(fields)?,
     })

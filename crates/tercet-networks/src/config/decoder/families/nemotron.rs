@@ -13,6 +13,9 @@ use crate::config::decoder::{
     ensure,
 };
 
+/// The families of this file.
+pub(super) const ROWS: &[&DecoderFamilyRow] = &[&NEMOTRON_H, &NEMOTRON_H_MOE];
+
 pub(super) const NEMOTRON_H: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "nemotron_h",
     architecture: "nemotron_h",
@@ -142,7 +145,7 @@ fn json(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), ConfigE
         inner: heads * fields.size("mamba_head_dim")?,
         states: fields.size("ssm_state_size")?,
         kernel: fields.opt_size("conv_kernel")?.unwrap_or(4),
-        conv_bias: fields.opt_bool("use_conv_bias")?.unwrap_or(true),
+        conv_bias: fields.flag_set_unless_off("use_conv_bias")?,
         bias: [fields.opt_bool("use_bias")?.unwrap_or(false); 2],
         steps: step_range(fields)?,
     });
@@ -171,7 +174,7 @@ fn experts(fields: &ConfigFields<'_>, spec: &mut DecoderSpec) -> Result<(), Conf
     fields.only("n_shared_experts", "1", |v| v.as_u64() == Some(1))?;
     let [groups, chosen] = of_groups.map(|name| fields.opt_size(name));
     let factor = fields.opt_positive("routed_scaling_factor")?;
-    let normalized = fields.opt_bool("norm_topk_prob")?.unwrap_or(true);
+    let normalized = fields.flag_set_unless_off("norm_topk_prob")?;
     spec.experts = Some(Experts {
         scores: RouterScoring::Sigmoid,
         router_bias: true,

@@ -9,6 +9,9 @@ use crate::config::decoder::{
 };
 use crate::config::ensure;
 
+/// The families of this file.
+pub(super) const ROWS: &[&DecoderFamilyRow] = &[&GPT_NEOX];
+
 pub(super) const GPT_NEOX: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "gpt_neox",
     architecture: "gptneox",
@@ -49,9 +52,9 @@ pub(super) const GPT_NEOX: DecoderFamilyRow = DecoderFamilyRow {
         spec.rope_dims = spec.head_dim / 4;
     },
     json: |fields, spec| {
-        let bias = fields.opt_bool("attention_bias")?.unwrap_or(true);
+        let bias = fields.flag_set_unless_off("attention_bias")?;
         (spec.biases.qkv, spec.biases.output) = (bias, bias);
-        if !fields.opt_bool("use_parallel_residual")?.unwrap_or(true) {
+        if !fields.flag_set_unless_off("use_parallel_residual")? {
             spec.residual = ResidualOrder::Serial;
         }
         // `rotary_emb_base` is the older field; it must agree with `rope_parameters` if both are

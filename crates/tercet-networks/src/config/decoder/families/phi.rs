@@ -8,6 +8,9 @@ use crate::config::decoder::{
     DecoderPart, FeedForward, FfnActivation, NormKind, ResidualOrder, RopeLayout,
 };
 
+/// The families of this file.
+pub(super) const ROWS: &[&DecoderFamilyRow] = &[&PHI, &PHI3];
+
 pub(super) const PHI: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "phi",
     architecture: "phi2",
@@ -44,6 +47,7 @@ pub(super) const PHI3: DecoderFamilyRow = DecoderFamilyRow {
     architecture: "phi3",
     normalizes_experts: None,
     rope_in_gguf: RopeLayout::Halves,
+    yarn_is_longrope: true,
     defaults: |spec| (spec.storage.fused_qkv, spec.storage.fused_gate_up) = (true, true),
     json: |fields, spec| {
         fields.only("attention_bias", "false", |v| v.as_bool() == Some(false))?;

@@ -9,6 +9,9 @@ use crate::config::decoder::{
     ConfigError, ConfigFields, DecoderSpec, Experts, QkNorm, RopeLayout, SharedExpert,
 };
 
+/// The families of this file.
+pub(super) const ROWS: &[&DecoderFamilyRow] = &[&QWEN2, &QWEN3, &QWEN2_MOE, &QWEN3_MOE];
+
 pub(super) const QWEN2: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "qwen2",
     architecture: "qwen2",
@@ -39,7 +42,7 @@ pub(super) const QWEN2_MOE: DecoderFamilyRow = DecoderFamilyRow {
     architecture: "qwen2moe",
     normalizes_experts: Some(false),
     json: |fields, spec| {
-        spec.biases.qkv = fields.opt_bool("qkv_bias")?.unwrap_or(true);
+        spec.biases.qkv = fields.flag_set_unless_off("qkv_bias")?;
         let shared = Some(fields.size("shared_expert_intermediate_size")?);
         experts_from(fields, spec, shared)?;
         windows_from(fields, spec)
@@ -86,7 +89,7 @@ pub(super) fn experts_from(
         (Some(count), _) | (None, Some(count)) => count,
         (None, None) => fields.size("num_experts")?,
     };
-    let used = fields.size("num_experts_per_tok")?;
+    let used = fields.size_or_default("num_experts_per_tok")?;
     let ffn = fields.size("moe_intermediate_size")?;
     let normalized = fields.opt_bool("norm_topk_prob")?.unwrap_or(false);
     let experts = Experts {

@@ -13,6 +13,9 @@ use crate::config::decoder::{
     Mixer, SsmSpec, StateKind, ensure,
 };
 
+/// The families of this file.
+pub(super) const ROWS: &[&DecoderFamilyRow] = &[&QWEN3_NEXT, &QWEN3_5, &QWEN3_5_MOE];
+
 /// The default distance between layers with full attention.
 const INTERVAL: usize = 4;
 

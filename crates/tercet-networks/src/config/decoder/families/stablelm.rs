@@ -4,6 +4,9 @@ use super::DecoderFamilyRow;
 use super::llama::LLAMA;
 use crate::config::decoder::{NormKind, ResidualOrder, RopeLayout};
 
+/// The families of this file.
+pub(super) const ROWS: &[&DecoderFamilyRow] = &[&STABLELM];
+
 pub(super) const STABLELM: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "stablelm",
     architecture: "stablelm",

@@ -6,6 +6,9 @@ use super::{DecoderFamilyRow, no_keys};
 use crate::config::decoder::json::windows;
 use crate::config::decoder::{DecoderPart, FeedForward, FfnActivation, NormKind, RopeLayout};
 
+/// The families of this file.
+pub(super) const ROWS: &[&DecoderFamilyRow] = &[&STARCODER2];
+
 pub(super) const STARCODER2: DecoderFamilyRow = DecoderFamilyRow {
     model_type: "starcoder2",
     architecture: "starcoder2",
@@ -26,7 +29,7 @@ pub(super) const STARCODER2: DecoderFamilyRow = DecoderFamilyRow {
             v.as_str() == Some("layer_norm")
         })?;
         fields.only("mlp_type", "default", |v| v.as_str() == Some("default"))?;
-        let bias = fields.opt_bool("use_bias")?.unwrap_or(true);
+        let bias = fields.flag_set_unless_off("use_bias")?;
         (spec.biases.qkv, spec.biases.output, spec.biases.mlp) = (bias, bias, bias);
         fields.only("embedding_dropout", "a number", |v| v.is_number())?;
         fields.only("residual_dropout", "a number", |v| v.is_number())?;
