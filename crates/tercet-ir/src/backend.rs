@@ -8,6 +8,7 @@ mod named_outputs;
 mod options;
 mod per_size;
 mod signature;
+mod state_elements;
 mod switches;
 
 pub use debug_switches::{BarrierOverride, DebugSwitches};
@@ -18,6 +19,7 @@ pub use named_outputs::NamedOutputs;
 pub use options::{CompileOptions, RetainValues, RetainedValue};
 pub use per_size::{PerSizeError, PerSizeExecutable};
 pub use signature::{Port, Signature, find_port};
+pub use state_elements::{elements_of, replaced_elements};
 pub use switches::{DeviceSwitches, SwitchError, SwitchableFeature, VariantFamily, VariantName};
 
 use std::future::Future;
@@ -214,6 +216,12 @@ pub trait Backend: Send + Sync {
         Vec::new()
     }
 
+    /// The device and its driver, for example `NVIDIA H100, NVIDIA 570.86`. Results of devices with
+    /// different descriptions may differ in their last bits.
+    fn description(&self) -> String {
+        self.name().to_string()
+    }
+
     /// Free memory of the device in bytes, for choosing sizes before compiling. `None` if the
     /// driver does not report free memory.
     fn free_memory_bytes(&self) -> Option<u64> {
@@ -259,6 +267,10 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
 
     fn variant_families(&self) -> Vec<VariantFamily> {
         (**self).variant_families()
+    }
+
+    fn description(&self) -> String {
+        (**self).description()
     }
 
     fn free_memory_bytes(&self) -> Option<u64> {
@@ -457,6 +469,44 @@ pub trait Executable: Send {
     /// # Errors
     /// [`RunError`] when the state does not exist.
     fn read_state(&self, name: &str) -> Result<Tensor, RunError>;
+
+    /// Replaces consecutive elements of a state, in row-major order, from the element `first` on. The
+    /// default writes the whole state.
+    ///
+    /// # Errors
+    /// [`RunError`] when the state does not exist, its dtype differs, or the elements exceed it.
+    fn write_state_elements(
+        &mut self,
+        name: &str,
+        first: usize,
+        values: &Tensor,
+    ) -> Result<(), RunError> {
+        let (_, port) = find_port(&self.signature().states, "state", name)?;
+        let elements = replaced_elements(port, first, values)?;
+        let size = values.dtype().size_bytes();
+        let mut state = self.read_state(name)?;
+        state.bytes_mut()[elements.start * size..elements.end * size]
+            .copy_from_slice(values.bytes());
+        self.write_state(name, &state)
+    }
+
+    /// A copy of consecutive elements of a state, in row-major order, as a tensor of one axis. The
+    /// default reads the whole state.
+    ///
+    /// # Errors
+    /// [`RunError`] when the state does not exist or the elements exceed it.
+    fn read_state_elements(
+        &self,
+        name: &str,
+        elements: std::ops::Range<usize>,
+    ) -> Result<Tensor, RunError> {
+        let (_, port) = find_port(&self.signature().states, "state", name)?;
+        let ty = elements_of(port, &elements)?;
+        let size = ty.dtype.size_bytes();
+        let state = self.read_state(name)?;
+        let bytes = &state.bytes()[elements.start * size..elements.end * size];
+        Ok(Tensor::from_bytes(ty, bytes)?)
+    }
 
     /// The random seed, if one was set, and the random counter of the next run.
     fn random(&self) -> RngState;

@@ -478,6 +478,18 @@ pub enum RunError {
         /// Index after the last requested row.
         end: usize,
     },
+    /// An element range exceeds a state.
+    #[error("elements {start}..{end} are out of range for state `{name}` of type {ty}")]
+    Elements {
+        /// Name of the state.
+        name: String,
+        /// The state's type.
+        ty: TensorType,
+        /// Index of the first element.
+        start: usize,
+        /// Index after the last element.
+        end: usize,
+    },
     /// Creating a tensor failed.
     #[error(transparent)]
     Tensor(#[from] TensorError),

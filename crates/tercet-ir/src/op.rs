@@ -29,8 +29,6 @@ pub enum Tier {
     Core,
     /// A rule decomposes the operator into core operators; a fused kernel is an optimization.
     Composite,
-    /// Only the CPU supports the operator, because the used size of the result depends on data.
-    Host,
 }
 
 /// Documentation and test metadata of an operator, also used by the support table.
@@ -54,7 +52,7 @@ pub struct OpDoc {
     pub dtypes: &'static [DType],
     /// The accuracy class, which sets the tolerance against the reference.
     pub accuracy: Accuracy,
-    /// The support tier: core, composite or host.
+    /// The support tier: core or composite.
     pub tier: Tier,
 }
 

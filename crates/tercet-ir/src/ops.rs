@@ -51,6 +51,7 @@ pub(crate) mod log_mel;
 mod lora_matmul;
 mod map;
 mod matmul;
+mod non_max_suppression;
 mod non_zero;
 mod norm;
 mod one_hot;
@@ -70,8 +71,8 @@ mod roll;
 mod rope;
 mod sample;
 mod scatter;
-mod select;
 mod search_sorted;
+mod select;
 mod selective_scan;
 mod slice;
 mod softmax;
@@ -146,8 +147,9 @@ crate::define_ops! {
     dynamic_slice::DynamicUpdateSlice,
     top_k::TopK,
     sort::Sort,
-    non_zero::NonZero,
     search_sorted::SearchSorted,
+    non_zero::NonZero,
+    non_max_suppression::NonMaxSuppression,
     unique::Unique,
     arg_extreme::ArgMax,
     arg_extreme::ArgMin,

@@ -15,6 +15,7 @@ mod elementwise;
 mod grad_markers;
 mod lora;
 mod narrow_ints;
+mod non_zero;
 mod norm;
 mod recurrent;
 mod shape;
@@ -63,6 +64,7 @@ pub const RULES: &[&[LegalizeRule]] = &[
     conv::RULES,
     elementwise::RULES,
     lora::RULES,
+    non_zero::RULES,
     norm::RULES,
     shape::RULES,
     recurrent::RULES,

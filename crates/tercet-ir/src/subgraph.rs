@@ -167,6 +167,7 @@ pub fn inside(name: &'static str, e: RunError) -> EvalError {
         | RunError::Conflict { .. }
         | RunError::Narrow { .. }
         | RunError::Rows { .. }
+        | RunError::Elements { .. }
         | RunError::OutOfMemory { .. }
         | RunError::NonFinite(_)
         | RunError::OtherDevice { .. }

@@ -59,7 +59,7 @@ impl OpSpec for NonZero {
         operands: &["x"],
         dtypes: DType::ALL,
         accuracy: Accuracy::Exact,
-        tier: Tier::Host,
+        tier: Tier::Composite,
     };
 
     const GRADIENT: Gradient<Self> = Gradient::Zero("coordinates and counts are integers");
@@ -99,7 +99,7 @@ impl OpSpec for NonZero {
 impl Graph {
     /// The coordinates of the elements of `x`, of any dtype, that are not 0. The first result is
     /// `I32` with a row for each element of `x`; the first rows hold coordinates. The second result
-    /// is their number. CPU only.
+    /// is their number.
     ///
     /// # Errors
     /// [`OpError`] when the element count of `x` exceeds `I32`.

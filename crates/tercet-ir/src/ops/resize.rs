@@ -134,7 +134,8 @@ attrs! {
         /// The sizes of the result.
         pub sizes: Shape,
         /// The scale of each axis. A result size is the operand's size times the scale, rounded
-        /// down. If empty, scales are the quotients of the sizes.
+        /// down; the product is exact, or that of F32 ([`Resize::f32_size`]). If empty, scales are
+        /// the quotients of the sizes.
         pub scales: Vec<FloatAttr>,
         /// The interpolation mode.
         pub mode: ResizeMode,
@@ -162,6 +163,18 @@ impl Resize {
             cubic_a: FloatAttr(-0.75),
             exclude_outside: false,
         }
+    }
+
+    /// The result size of an axis of `n` elements if the product with the scale is rounded to F32.
+    ///
+    /// ```
+    /// use tercet_ir::ops::Resize;
+    /// // 1.4 in F32 is less than 1.4, so the exact product is less than 28.
+    /// assert_eq!(Resize::f32_size(20, f64::from(1.4f32)), 28);
+    /// assert_eq!(Resize::f32_size(3, 0.5), 1);
+    /// ```
+    pub fn f32_size(n: usize, scale: f64) -> usize {
+        (n as f32 * scale as f32) as usize
     }
 
     /// The axes that change, ascending.
@@ -260,7 +273,8 @@ impl Resize {
                 return bad(format!("{s} is not between 1e-6 and 1e6"));
             }
             let (n, m) = (&x.shape[axis], &self.sizes[axis]);
-            if table::scaled_dim(n, s).as_ref() != Some(m) {
+            let in_f32 = n.known().map(|n| Dim::Known(Resize::f32_size(n, s)));
+            if table::scaled_dim(n, s).as_ref() != Some(m) && in_f32.as_ref() != Some(m) {
                 return bad(format!(
                     "scale {s} of axis {axis} does not give size {m} from size {n}"
                 ));

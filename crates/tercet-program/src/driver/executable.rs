@@ -155,6 +155,20 @@ impl<D: LoadedProgram> Executable for GpuExecutable<D> {
         part.read_now(&mut *self.driver.borrow_mut())
     }
 
+    fn write_state_elements(
+        &mut self,
+        name: &str,
+        first: usize,
+        values: &Tensor,
+    ) -> Result<(), RunError> {
+        self.write_elements(name, first, values)
+    }
+
+    fn read_state_elements(&self, name: &str, elements: Range<usize>) -> Result<Tensor, RunError> {
+        let part = self.state_elements(name, &elements)?;
+        part.read_now(&mut *self.driver.borrow_mut())
+    }
+
     fn random(&self) -> RngState {
         self.random
     }

@@ -3,12 +3,15 @@
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
+use std::sync::Arc;
 
-use tercet_ir::backend::{TensorFuture, find_port, no_run, rows_of};
+use tercet_ir::backend::{
+    TensorFuture, elements_of, find_port, no_run, replaced_elements, rows_of,
+};
 use tercet_ir::{Bindings, RunError, Tensor, TensorType};
 
 use super::{GpuExecutable, LoadedProgram, ReadbackRange};
-use crate::device_data;
+use crate::device_data::{self, device_dtype};
 use crate::program::BufferSlot;
 
 /// Future of the bytes of a buffer range that is being read back from the device.
@@ -91,5 +94,57 @@ impl<D: LoadedProgram> GpuExecutable<D> {
         let ty = port.ty.eval(&Bindings::new())?;
         let slot = self.program.slot(self.program.states[at].slot);
         Ok(TensorReadback::new(slot, 0, ty))
+    }
+
+    /// Readback of these elements of a state.
+    pub(super) fn state_elements(
+        &self,
+        name: &str,
+        elements: &Range<usize>,
+    ) -> Result<TensorReadback, RunError> {
+        let (at, port) = find_port(&self.program.signature.states, "state", name)?;
+        let ty = elements_of(port, elements)?;
+        let slot = self.program.slot(self.program.states[at].slot);
+        let start = elements.start * device_dtype(ty.dtype).size_bytes();
+        Ok(TensorReadback::new(slot, start, ty))
+    }
+
+    /// Replaces elements of a state. Drivers write whole words, so words that the elements cover in
+    /// part are read first.
+    pub(super) fn write_elements(
+        &mut self,
+        name: &str,
+        first: usize,
+        values: &Tensor,
+    ) -> Result<(), RunError> {
+        let program = Arc::clone(&self.program);
+        let (at, port) = find_port(&program.signature.states, "state", name)?;
+        replaced_elements(port, first, values)?;
+        let slot = *program.slot(program.states[at].slot);
+        let bytes = device_data::encode("state", &port.name, values, &mut self.scratch)?;
+        let start = first * device_dtype(values.dtype()).size_bytes();
+        let end = start + bytes.len();
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let driver = self.driver.get_mut();
+        let aligned = start / 4 * 4;
+        if start == aligned && end.is_multiple_of(4) {
+            return driver.write(slot.buffer, slot.offset_bytes + start as u64, bytes);
+        }
+        let mut words = vec![0; end.next_multiple_of(4) - aligned];
+        let last = words.len() - 4;
+        for word in [0, last] {
+            let read = ReadbackRange {
+                buffer: slot.buffer,
+                offset_bytes: slot.offset_bytes + (aligned + word) as u64,
+                bytes: 4,
+            };
+            driver.read(read, &mut |read| {
+                words[word..word + 4].copy_from_slice(&read[..4]);
+            })?;
+        }
+        words[start - aligned..end - aligned].copy_from_slice(bytes);
+        driver.write(slot.buffer, slot.offset_bytes + aligned as u64, &words)
     }
 }

@@ -3,7 +3,7 @@
 use tercet_ir::attr::FloatAttr;
 use tercet_ir::internals::{Quotient, cubic, exact, nearest, place, rest, scaled, scaled_dim};
 use tercet_ir::ops::{Coordinates, NearestRounding, Resize, ResizeMode, ResizePositions};
-use tercet_ir::{Bindings, Dim};
+use tercet_ir::{Bindings, DType, Dim, Graph, Type};
 
 #[test]
 fn scales_are_exact() {
@@ -128,4 +128,19 @@ fn weights_of_a_cubic_add_up() {
         assert!((sum - 1.0).abs() < 1e-12);
     }
     assert_eq!(cubic(-0.5, 0.0), [0.0, 1.0, 0.0, 0.0]);
+}
+
+#[test]
+fn sizes_may_be_rounded_in_f32() {
+    let resize = |size: usize| {
+        let how = Resize {
+            scales: vec![FloatAttr(f64::from(1.4f32))],
+            ..Resize::to_sizes([size], ResizeMode::Linear)
+        };
+        let mut g = Graph::new();
+        let x = g.input("x", Type::new(DType::F32, [20])).unwrap();
+        g.add(how, &[x]).is_ok()
+    };
+    // The exact product is less than 28, and that of F32 is 28.
+    assert_eq!([26, 27, 28, 29].map(resize), [false, true, true, false]);
 }
