@@ -218,6 +218,7 @@ impl Backend for CpuBackend {
                 | RunError::Conflict { .. }
                 | RunError::Narrow { .. }
                 | RunError::Rows { .. }
+                | RunError::Elements { .. }
                 | RunError::Tensor(_)
                 | RunError::Node { .. }
                 | RunError::NonFinite(_)

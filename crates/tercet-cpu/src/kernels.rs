@@ -32,6 +32,7 @@ pub(crate) mod worker_pool;
 
 pub(crate) mod arg_lines;
 pub mod attention;
+pub(crate) mod box_overlap;
 pub(crate) mod cast;
 pub mod chain;
 pub mod columns;
@@ -48,11 +49,13 @@ pub mod int_gemm_bytes;
 pub(crate) mod int_tiles_neon;
 pub mod layout;
 pub(crate) mod native_int;
+pub mod pairs;
 pub mod parallel;
 pub(crate) mod pool;
 pub mod quant;
 pub(crate) mod recurrence;
 pub(crate) mod resize;
+pub(crate) mod row_products;
 pub mod rows;
 pub(crate) mod scan;
 #[cfg(feature = "splat")]

@@ -25,6 +25,7 @@ mod int_matmul;
 mod log_softmax;
 pub(crate) mod map;
 mod matmul;
+mod non_max_suppression;
 mod non_zero;
 mod pad;
 mod pool;
@@ -36,6 +37,7 @@ mod reduce;
 mod reference_eval;
 mod resize;
 mod rng;
+mod row_products;
 mod rows;
 mod sample;
 mod scatter;
@@ -52,7 +54,6 @@ mod zeroed;
 use tercet_ir::{DType, EvalError, Graph, Node, Op, OpKind, Support, Tier};
 
 use crate::args::{KernelArgs, KernelView, PackedConst};
-use attention::grad;
 use tercet_ir::layout::{Layout, SymLayout};
 
 pub(crate) use copy::{copy_kernel, copy_view};
@@ -199,8 +200,51 @@ const fn row(name: &'static str, op: OpKind, lower: LowerFn) -> CpuKernel {
     }
 }
 
-/// All kernels; the first row that supports a node runs it.
-pub(crate) const KERNELS: &[CpuKernel] = &[
+/// The kernels of each file; the first row that supports a node runs it.
+pub(crate) static KERNELS: &[&[CpuKernel]] = &[
+    LEAVES,
+    control::KERNELS,
+    map::KERNELS,
+    reduce::KERNELS,
+    cumsum::KERNELS,
+    log_softmax::KERNELS,
+    dequantize::KERNELS,
+    gather::KERNELS,
+    indexed::KERNELS,
+    scatter::KERNELS,
+    concat::KERNELS,
+    pad::KERNELS,
+    dynamic_slice::KERNELS,
+    top_k::KERNELS,
+    sort::KERNELS,
+    non_zero::KERNELS,
+    non_max_suppression::KERNELS,
+    arg_extreme::KERNELS,
+    rng::KERNELS,
+    sample::KERNELS,
+    matmul::KERNELS,
+    int_matmul::KERNELS,
+    row_products::KERNELS,
+    quant_matmul::KERNELS,
+    grouped::KERNELS,
+    conv::KERNELS,
+    conv_transpose::KERNELS,
+    quantized_conv::KERNELS,
+    pool::KERNELS,
+    resize::KERNELS,
+    rows::KERNELS,
+    attention::KERNELS,
+    fft::KERNELS,
+    state_scan::KERNELS,
+    gated_delta_net::KERNELS,
+    recurrence::KERNELS,
+    #[cfg(feature = "splat")]
+    splat::KERNELS,
+    dynamic_update::KERNELS,
+];
+
+/// Operators that run no kernel, except copies of operands.
+const LEAVES: &[CpuKernel] = &[
     row("input", OpKind::Input, LowerFn::Leaf),
     row("param", OpKind::Param, LowerFn::Leaf),
     row("const", OpKind::Const, LowerFn::Leaf),
@@ -209,205 +253,6 @@ pub(crate) const KERNELS: &[CpuKernel] = &[
     row("view", OpKind::Transpose, LowerFn::View),
     row("view", OpKind::Slice, LowerFn::View),
     row("view", OpKind::Expand, LowerFn::View),
-    row("if", OpKind::If, LowerFn::Control),
-    row("while", OpKind::While, LowerFn::Control),
-    row("scan", OpKind::Scan, LowerFn::Control),
-    row("map", OpKind::Unary, MAP),
-    row("map", OpKind::Binary, MAP),
-    row("map", OpKind::Compare, MAP),
-    row("map", OpKind::Where, MAP),
-    row("map", OpKind::Fma, MAP),
-    row("map", OpKind::Clamp, MAP),
-    row("map", OpKind::Cast, MAP),
-    CpuKernel {
-        supports: map::supports,
-        ..row("map", OpKind::Map, MAP)
-    },
-    kernel("reduce", OpKind::Reduce, reduce::supports, reduce::lower),
-    kernel("cum_sum", OpKind::CumSum, cumsum::supports, cumsum::lower),
-    kernel(
-        "log_softmax",
-        OpKind::LogSoftmax,
-        log_softmax::supports,
-        log_softmax::lower,
-    ),
-    kernel("dequantize", OpKind::Dequantize, always, dequantize::lower),
-    kernel("gather", OpKind::Gather, always, gather::lower),
-    kernel(
-        "gather_elements",
-        OpKind::GatherElements,
-        always,
-        indexed::lower_elements,
-    ),
-    kernel("gather_nd", OpKind::GatherNd, always, indexed::lower_nd),
-    kernel("one_hot", OpKind::OneHot, always, indexed::lower_one_hot),
-    kernel("scatter", OpKind::ScatterElements, always, scatter::lower),
-    kernel("scatter", OpKind::ScatterNd, always, scatter::lower),
-    kernel("scatter", OpKind::ScatterAdd, always, scatter::lower),
-    kernel("concat", OpKind::Concat, always, concat::lower),
-    kernel("pad", OpKind::Pad, always, pad::lower),
-    kernel(
-        "dynamic_slice",
-        OpKind::DynamicSlice,
-        always,
-        dynamic_slice::lower,
-    ),
-    kernel("top_k", OpKind::TopK, always, top_k::lower),
-    kernel("sort", OpKind::Sort, always, sort::lower),
-    kernel("non_zero", OpKind::NonZero, always, non_zero::lower),
-    kernel("arg_max", OpKind::ArgMax, always, arg_extreme::lower),
-    kernel("arg_min", OpKind::ArgMin, always, arg_extreme::lower),
-    kernel("rng_uniform", OpKind::RngUniform, always, rng::lower),
-    kernel("rng_normal", OpKind::RngNormal, always, rng::lower),
-    kernel("philox", OpKind::Philox, always, rng::lower_words),
-    kernel("sample", OpKind::Sample, sample::supports, sample::lower),
-    through_f32("gemm", OpKind::MatMul, matmul::supports, matmul::lower),
-    kernel(
-        "int_gemm",
-        OpKind::MatMul,
-        int_matmul::supports,
-        int_matmul::lower,
-    ),
-    through_f32("gemm", OpKind::Linear, matmul::supports, matmul::lower),
-    CpuKernel {
-        supports: matmul::supports,
-        through_f32: true,
-        ..row(
-            "quant_matmul",
-            OpKind::DequantMatMul,
-            LowerFn::MatMul(quant_matmul::lower),
-        )
-    },
-    through_f32(
-        "grouped_matmul",
-        OpKind::GroupedMatMul,
-        grouped::supports,
-        grouped::lower,
-    ),
-    through_f32(
-        "quant_grouped_matmul",
-        OpKind::DequantGroupedMatMul,
-        grouped::supports,
-        grouped::lower_dequant,
-    ),
-    kernel("im2col", OpKind::Im2Col, always, conv::lower_columns),
-    through_f32("conv", OpKind::Conv, conv::supports, conv::lower),
-    through_f32(
-        "conv_transpose",
-        OpKind::ConvTranspose,
-        conv_transpose::supports,
-        conv_transpose::lower,
-    ),
-    kernel(
-        "quantized_conv",
-        OpKind::QuantizedConv,
-        quantized_conv::supports,
-        quantized_conv::lower,
-    ),
-    through_f32("pool", OpKind::Pool, pool::supports, pool::lower),
-    kernel(
-        "resize",
-        OpKind::Resize,
-        resize::supports_moves,
-        resize::lower,
-    ),
-    through_f32(
-        "resize",
-        OpKind::Resize,
-        resize::supports_sums,
-        resize::lower,
-    ),
-    through_f32("rows", OpKind::Softmax, rows::supports, rows::lower_map),
-    through_f32("rows", OpKind::LayerNorm, rows::supports, rows::lower_norm),
-    through_f32("rows", OpKind::RmsNorm, rows::supports, rows::lower_norm),
-    through_f32(
-        "rows",
-        OpKind::ResidualLayerNorm,
-        rows::supports,
-        rows::lower_residual_norm,
-    ),
-    through_f32(
-        "rows",
-        OpKind::ResidualRmsNorm,
-        rows::supports,
-        rows::lower_residual_norm,
-    ),
-    through_f32(
-        "attention",
-        OpKind::Attention,
-        attention::supports,
-        attention::lower,
-    ),
-    kernel(
-        "attention",
-        OpKind::AttentionWithLse,
-        grad::supports,
-        attention::lower,
-    ),
-    kernel(
-        "attention_grad",
-        OpKind::AttentionGrad,
-        grad::supports,
-        grad::lower,
-    ),
-    through_f32(
-        "rope",
-        OpKind::Rope,
-        attention::supports,
-        attention::lower_rope,
-    ),
-    through_f32("fft", OpKind::Fft, fft::supports, fft::lower),
-    through_f32(
-        "state_scan",
-        OpKind::SelectiveScan,
-        state_scan::supports,
-        state_scan::lower,
-    ),
-    through_f32(
-        "state_scan",
-        OpKind::Mamba2,
-        state_scan::supports,
-        state_scan::lower,
-    ),
-    through_f32(
-        "gated_delta_net",
-        OpKind::GatedDeltaNet,
-        gated_delta_net::supports,
-        gated_delta_net::lower,
-    ),
-    through_f32(
-        "recurrence",
-        OpKind::Recurrence,
-        recurrence::supports,
-        recurrence::lower,
-    ),
-    #[cfg(feature = "splat")]
-    kernel(
-        "splat_prepare",
-        OpKind::GaussianSplatPrepare,
-        splat::supports,
-        splat::lower_prepare,
-    ),
-    #[cfg(feature = "splat")]
-    kernel(
-        "splat_rasterize",
-        OpKind::GaussianSplatRasterize,
-        splat::supports,
-        splat::lower_rasterize,
-    ),
-    #[cfg(feature = "splat")]
-    kernel(
-        "splat_rasterize_grad",
-        OpKind::GaussianSplatRasterizeGrad,
-        splat::supports,
-        splat_grad::lower,
-    ),
-    kernel(
-        "dynamic_update_slice",
-        OpKind::DynamicUpdateSlice,
-        always,
-        dynamic_update::lower,
-    ),
 ];
 
 const fn kernel(
@@ -461,9 +306,7 @@ pub(crate) fn indices<'a>(view: &KernelView<'a>) -> impl Iterator<Item = i64> + 
         .chain(wide.iter().copied())
 }
 
-const MAP: LowerFn = LowerFn::Kernel(map::lower);
-
-/// Fallback for core and host operators that no row supports: the operator's reference evaluation.
+/// Fallback for core operators that no row supports: the operator's reference evaluation.
 /// Composite operators are decomposed by the legalizer instead.
 pub(crate) const REFERENCE_EVAL: CpuKernel = CpuKernel {
     name: "reference_eval",
@@ -480,7 +323,7 @@ pub(crate) const REFERENCE_EVAL: CpuKernel = CpuKernel {
 pub(crate) fn find(graph: &Graph, node: &Node) -> Result<&'static CpuKernel, String> {
     let kind = node.op.kind();
     let mut why = "no kernel".to_string();
-    for kernel in KERNELS.iter().filter(|k| k.op == kind) {
+    for kernel in KERNELS.iter().copied().flatten().filter(|k| k.op == kind) {
         match (kernel.supports)(graph, node) {
             Support::Native => return Ok(kernel),
             Support::Missing { reason } => why = reason,
@@ -489,8 +332,8 @@ pub(crate) fn find(graph: &Graph, node: &Node) -> Result<&'static CpuKernel, Str
     // The rule `matmul_of_i16_in_i32` converts the operands to I32, which has a kernel.
     let is_i16 = kind == OpKind::MatMul && graph.ty(node.inputs[0]).dtype == DType::I16;
     match kind.doc().tier {
-        Tier::Core | Tier::Host if !is_i16 => Ok(&REFERENCE_EVAL),
-        Tier::Core | Tier::Composite | Tier::Host => Err(why),
+        Tier::Core if !is_i16 => Ok(&REFERENCE_EVAL),
+        Tier::Core | Tier::Composite => Err(why),
     }
 }
 

@@ -261,6 +261,9 @@ fn extremes() {
     for dtype in [DType::F32, DType::BF16, DType::I8, DType::I64] {
         let rows = [numbers(dtype, &[50, 4001])];
         check(&rows, |g, x| g.top_k(x[0], 40, 1, true));
+        check(&rows, |g, x| g.top_k(x[0], 100, 1, true));
+        let long = [numbers(dtype, &[3, 20_011])];
+        check(&long, |g, x| g.top_k(x[0], 100, 1, false));
         check(&rows, |g, x| g.sort(x[0], 1, false));
         check(&rows, |g, x| g.arg_max(x[0], 1, false));
         let middle = [numbers(dtype, &[7, 300, 100])];
@@ -273,7 +276,8 @@ fn extremes() {
 
 #[test]
 fn reductions() {
-    let shapes: [(&[usize], &[usize]); 7] = [
+    let shapes: [(&[usize], &[usize]); 8] = [
+        (&[1500, 49], &[1]),
         (&[300_007], &[0]),
         (&[3, 100_003], &[1]),
         (&[301, 701], &[1]),
@@ -300,7 +304,7 @@ fn reductions() {
 #[test]
 fn scans_and_log_softmax() {
     for dtype in [DType::F32, DType::BF16, DType::I64] {
-        for (shape, axis) in [(&[400, 401][..], 1), (&[11, 100, 200], 1)] {
+        for (shape, axis) in [(&[400, 401][..], 1), (&[11, 100, 200], 1), (&[90, 777], 0)] {
             let x = [numbers(dtype, shape)];
             for &f in ScanFn::ALL {
                 let (exclusive, reverse) = (f == ScanFn::Sum, f == ScanFn::Max);
@@ -521,4 +525,196 @@ fn pools_of_rows_of_every_length() {
             }
         }
     }
+}
+
+/// `x` with some elements replaced by NaN, infinities and zeros of both signs.
+fn with_special_values(x: &Tensor) -> Tensor {
+    let special = [f64::NAN, f64::INFINITY, -0.0, 0.0, f64::NEG_INFINITY];
+    let values: Vec<f64> = (x.to_f64s().iter().enumerate())
+        .map(|(i, x)| match i % 97 {
+            0 => special[i / 97 % special.len()],
+            _ => *x,
+        })
+        .collect();
+    Tensor::from_f64s(x.ty().clone(), &values).unwrap()
+}
+
+#[test]
+fn pools_and_reductions_of_special_values() {
+    let x = with_special_values(&numbers(DType::F32, &[2, 9, 40, 57]));
+    for (kernel, stride) in [([3, 3], [1, 1]), ([3, 3], [2, 2]), ([5, 7], [3, 3])] {
+        let window = Window {
+            pad_before: vec![1; 2],
+            pad_after: vec![1; 2],
+            ..Window::new(2).with_stride(&stride)
+        };
+        for f in [PoolFn::Max, PoolFn::Min, PoolFn::Sum] {
+            check(std::slice::from_ref(&x), |g, x| {
+                g.pool(x[0], f, &kernel, window.clone())
+            });
+        }
+    }
+    let flat = x.reshaped(&[18, 2280]).unwrap();
+    // Rows with zeros of both signs only.
+    let zeros: Vec<f32> = (0..40 * 70)
+        .map(|i| if i % 3 == i / 70 % 3 { 0.0 } else { -0.0 })
+        .collect();
+    let zeros = Tensor::from_slice(&[40, 70], &zeros).unwrap();
+    for x in [flat, zeros] {
+        for axis in [0, 1] {
+            check(std::slice::from_ref(&x), |g, x| {
+                g.reduce_max(x[0], &[axis], false)
+            });
+            check(std::slice::from_ref(&x), |g, x| {
+                g.reduce_min(x[0], &[axis], false)
+            });
+        }
+    }
+}
+
+#[test]
+fn functions_of_two_broadcast_operands() {
+    use tercet_ir::scalar::{BinaryFn, CompareFn};
+    let shapes: [[&[usize]; 2]; 6] = [
+        [&[5, 129, 67], &[67]],
+        [&[5, 129, 67], &[129, 1]],
+        [&[5, 1, 67], &[5, 129, 1]],
+        [&[40, 701], &[1]],
+        [&[1, 3], &[9000, 3]],
+        [&[2, 3, 50, 70], &[3, 1, 1]],
+    ];
+    for dtype in [DType::F32, DType::I64, DType::F16] {
+        for shapes in shapes {
+            let mut x = shapes.map(|shape| numbers(dtype, shape));
+            if dtype.is_float() {
+                x[0] = with_special_values(&x[0]);
+            }
+            for f in [
+                BinaryFn::Add,
+                BinaryFn::Sub,
+                BinaryFn::Mul,
+                BinaryFn::Div,
+                BinaryFn::Max,
+                BinaryFn::Min,
+            ] {
+                check(&x, |g, x| g.binary(f, x[0], x[1]));
+                check(&x, |g, x| g.binary(f, x[1], x[0]));
+            }
+            for &f in CompareFn::ALL {
+                check(&x, |g, x| g.compare(f, x[1], x[0]));
+            }
+        }
+    }
+    // Booleans, and operands that share the memory of the result.
+    let x = [
+        numbers(DType::F32, &[7, 50, 61]),
+        numbers(DType::F32, &[50, 1]),
+    ];
+    for f in [CompareFn::Eq, CompareFn::Ne] {
+        check(&x, |g, x| {
+            let zero = g.scalar(DType::F32, 0.0)?;
+            let (a, b) = (
+                g.compare(CompareFn::Gt, x[0], zero)?,
+                g.compare(CompareFn::Lt, x[1], zero)?,
+            );
+            g.compare(f, a, b)
+        });
+    }
+    check(&x, |g, x| {
+        let sorted = g.sort(x[0], 2, false)?;
+        g.mul(sorted, x[1])
+    });
+}
+
+#[test]
+fn chains_of_fused_steps() {
+    use tercet_ir::scalar::CompareFn;
+    let x = [with_special_values(&numbers(DType::F32, &[70, 401]))];
+    for (low, high) in [(0.0, 1.0), (-0.5, 0.5), (0.2, 1.5)] {
+        check(&x, |g, x| {
+            let (low, high) = (g.scalar(DType::F32, low)?, g.scalar(DType::F32, high)?);
+            let raised = g.max(x[0], low)?;
+            g.min(raised, high)
+        });
+        check(&x, |g, x| {
+            let (scale, shift) = (g.scalar(DType::F32, 0.2)?, g.scalar(DType::F32, 0.5)?);
+            let (low, high) = (g.scalar(DType::F32, low)?, g.scalar(DType::F32, high)?);
+            let y = g.mul(x[0], scale)?;
+            let y = g.plus(y, shift)?;
+            let raised = g.max(y, low)?;
+            let y = g.min(raised, high)?;
+            // The product is read twice.
+            g.mul(y, raised)
+        });
+    }
+    for &f in CompareFn::ALL {
+        check(&x, |g, x| {
+            let (zero, slope) = (g.scalar(DType::F32, 0.25)?, g.scalar(DType::F32, 0.1)?);
+            let negative = g.compare(f, x[0], zero)?;
+            let scaled = g.mul(x[0], slope)?;
+            g.where_(negative, scaled, x[0])
+        });
+        check(&x, |g, x| {
+            let (zero, one) = (g.scalar(DType::F32, 0.0)?, g.scalar(DType::F32, 1.5)?);
+            let positive = g.compare(f, one, x[0])?;
+            let y = g.where_(positive, x[0], zero)?;
+            g.abs(y)
+        });
+    }
+}
+
+#[test]
+fn products_in_the_type_of_the_operands() {
+    let shapes: [[&[usize]; 2]; 7] = [
+        [&[37, 65], &[65, 101]],
+        [&[1, 300], &[300, 70]],
+        [&[3, 300], &[300, 1]],
+        [&[6, 3, 40], &[6, 40, 33]],
+        [&[2, 1, 5, 9], &[3, 9, 4]],
+        [&[40], &[7, 40, 33]],
+        [&[7, 30, 40], &[40]],
+    ];
+    for dtype in [
+        DType::F64,
+        DType::I64,
+        DType::I32,
+        DType::U32,
+        DType::I8,
+        DType::U8,
+    ] {
+        for shapes in shapes {
+            let x = shapes.map(|shape| numbers(dtype, shape));
+            check(&x, |g, x| g.matmul(x[0], x[1]));
+        }
+    }
+}
+
+#[test]
+fn integer_products_of_large_elements() {
+    // The weights include every signed byte. The elements reach 234, then 19.
+    for (m, k, n) in [(40, 130, 70), (17, 64, 16), (33, 67, 5)] {
+        let weights: Vec<i32> = (0..k * n).map(|i| (i * 7919 % 255) as i32 - 127).collect();
+        let weights = Tensor::from_slice(&[k, n], &weights).unwrap();
+        for most in [255, 40] {
+            let x: Vec<i32> = (0..m * k).map(|i| (i * 5003 % most) as i32 - 20).collect();
+            let x = [Tensor::from_slice(&[m, k], &x).unwrap()];
+            check(&x, |g, x| {
+                let weights = g.constant(weights.clone())?;
+                g.matmul(x[0], weights)
+            });
+        }
+    }
+}
+
+#[test]
+fn operands_that_repeat_along_the_last_axis() {
+    use tercet_ir::scalar::BinaryFn;
+    let x = [numbers(DType::F32, &[90, 1]), numbers(DType::F32, &[1, 1])];
+    check(&x, |g, x| {
+        let (a, b) = (
+            g.expand(x[0], [90usize, 401])?,
+            g.expand(x[1], [90usize, 401])?,
+        );
+        g.binary(BinaryFn::Sub, a, b)
+    });
 }

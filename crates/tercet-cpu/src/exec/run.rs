@@ -9,7 +9,10 @@ use smallvec::SmallVec;
 use tercet_ir::random::RngState;
 use tercet_ir::{
     Bindings, EvalCtx, Executable, RunError, Signature, Tensor, TensorType,
-    backend::{DeviceTensor, LastRun, OutputSelection, StepTime, TensorFuture, find_port, places},
+    backend::{
+        DeviceTensor, LastRun, OutputSelection, StepTime, TensorFuture, elements_of, find_port,
+        places, replaced_elements,
+    },
 };
 
 use crate::aligned_alloc::AlignedBuffer;
@@ -243,6 +246,31 @@ impl Executable for CpuExecutable {
         Tensor::from_bytes(ty, self.states[at].bytes()).map_err(|_| RunError::OutOfMemory {
             what: "a copy of a state",
             bytes,
+        })
+    }
+
+    fn write_state_elements(
+        &mut self,
+        name: &str,
+        first: usize,
+        values: &Tensor,
+    ) -> Result<(), RunError> {
+        let (at, port) = find_port(&self.program.signature.states, "state", name)?;
+        let elements = replaced_elements(port, first, values)?;
+        let size = values.dtype().size_bytes();
+        self.states[at].bytes_mut()[elements.start * size..elements.end * size]
+            .copy_from_slice(values.bytes());
+        Ok(())
+    }
+
+    fn read_state_elements(&self, name: &str, elements: Range<usize>) -> Result<Tensor, RunError> {
+        let (at, port) = find_port(&self.program.signature.states, "state", name)?;
+        let ty = elements_of(port, &elements)?;
+        let size = ty.dtype.size_bytes();
+        let part = &self.states[at].bytes()[elements.start * size..elements.end * size];
+        Tensor::from_bytes(ty, part).map_err(|_| RunError::OutOfMemory {
+            what: "a copy of a state",
+            bytes: part.len() as u64,
         })
     }
 

@@ -7,6 +7,9 @@
 //! Each step gives the same bits as the corresponding function of [`super::vmath`]: nothing is
 //! contracted or reordered.
 
+mod fuse;
+
+use std::cell::Cell;
 use std::ops::Range;
 
 use smallvec::SmallVec;
@@ -82,6 +85,13 @@ pub enum ChainOp {
     Compare(VmathComparison, ChainSource, ChainSource),
     /// The second operand if the first is not 0, else the third.
     Pick(ChainSource, ChainSource, ChainSource),
+    /// `x` between two bounds, which are not NaN: a [`Max`](Self::Max) or [`Relu`](Self::Relu), and
+    /// a [`Min`](Self::Min).
+    Clamp(ChainSource, [f32; 2]),
+    /// `x * scale + shift` with two roundings.
+    Affine(ChainSource, [f32; 2]),
+    /// The second operand if the comparison of the first with a constant holds, else the third.
+    Choose(VmathComparison, f32, [ChainSource; 3]),
 }
 
 impl ChainOp {
@@ -123,6 +133,9 @@ impl ChainOp {
                 (ChainSource::Const(a), b, c) => ChainOp::Copy(if a != 0.0 { b } else { c }),
                 (a, b, c) => ChainOp::Pick(a, b, c),
             },
+            ChainOp::Clamp(a, bounds) => ChainOp::Clamp(f(a), bounds),
+            ChainOp::Affine(a, factors) => ChainOp::Affine(f(a), factors),
+            ChainOp::Choose(op, with, sources) => ChainOp::Choose(op, with, sources.map(f)),
         }
     }
 
@@ -136,6 +149,8 @@ impl ChainOp {
             | ChainOp::Truncate(a)
             | ChainOp::Round(a)
             | ChainOp::IsNan(a)
+            | ChainOp::Clamp(a, _)
+            | ChainOp::Affine(a, _)
             | ChainOp::Call(_, a) => is(a),
             ChainOp::Add(a, b)
             | ChainOp::Sub(a, b)
@@ -147,7 +162,17 @@ impl ChainOp {
             | ChainOp::Compare(_, a, b) => is(a) && is(b),
             ChainOp::Fma(a, b, c) | ChainOp::Pick(a, b, c) => is(a) && is(b) && is(c),
             ChainOp::Quantize { x, scale, zero, .. } => is(x) && is(scale) && is(zero),
+            ChainOp::Choose(_, _, sources) => sources.into_iter().all(is),
         }
+    }
+
+    fn reads(self, tile: usize) -> bool {
+        let found = Cell::new(false);
+        self.map_sources(|source| {
+            found.set(found.get() | (source == ChainSource::Tile(tile)));
+            source
+        });
+        found.get()
     }
 }
 
@@ -372,72 +397,9 @@ unsafe fn settle_body<S: Simd>(
             to: step.to,
         });
     }
-    fuse_quantization(&mut left);
+    fuse::quantization(&mut left);
+    fuse::pairs(&mut left);
     left
-}
-
-/// Replaces the last steps of a quantization by one. As they are the last steps, no other step reads their tiles.
-fn fuse_quantization(steps: &mut ChainSteps) {
-    let is_tile = |source, target| match target {
-        ChainTarget::Tile(tile) => source == ChainSource::Tile(tile),
-        ChainTarget::Out(_) => false,
-    };
-    // A conversion to an integer may follow.
-    let truncated = match steps.as_slice() {
-        [.., before, last] => match last.action {
-            ChainOp::Truncate(x) if is_tile(x, before.to) => Some(last.to),
-            _ => None,
-        },
-        _ => None,
-    };
-    let end = steps.len() - usize::from(truncated.is_some());
-    let Some(first) = end.checked_sub(5) else {
-        return;
-    };
-    let [divided, rounded, moved, raised, lowered] = &steps[first..end] else {
-        return;
-    };
-    let (ChainOp::Div(x, scale), ChainOp::Round(of)) = (divided.action, rounded.action) else {
-        return;
-    };
-    let (ChainOp::Add(code, zero), ChainTarget::Tile(of_moved)) = (moved.action, moved.to) else {
-        return;
-    };
-    let (low, of_raised) = match raised.action {
-        ChainOp::Relu(x) => (0.0, x),
-        ChainOp::Max(x, ChainSource::Const(low)) if is_bound(low) => (low, x),
-        _ => return,
-    };
-    let ChainOp::Min(last, ChainSource::Const(high)) = lowered.action else {
-        return;
-    };
-    let follows = is_tile(of, divided.to)
-        && is_tile(code, rounded.to)
-        && !is_tile(zero, rounded.to)
-        && !is_tile(zero, divided.to)
-        && of_raised == ChainSource::Tile(of_moved)
-        && is_tile(last, raised.to)
-        && is_bound(high);
-    if !follows {
-        return;
-    }
-    let step = ChainStep {
-        action: ChainOp::Quantize {
-            x,
-            scale,
-            zero,
-            bounds: [low, high],
-            truncates: truncated.is_some(),
-        },
-        to: truncated.unwrap_or(lowered.to),
-    };
-    // A step must not read the tile that it writes.
-    let reads = |source| is_tile(source, step.to);
-    if reads(x) || reads(scale) || reads(zero) {
-        return;
-    }
-    steps.truncate(first);
-    steps.push(step);
 }
 
 #[inline(always)]
@@ -513,6 +475,25 @@ fn apply<S: Simd>(level: SimdLevel, action: ChainOp, x: &ChainOperands<'_>, out:
         ChainOp::Pick(a, b, c) => three(x.get(a), x.get(b), x.get(c), out, |a, b, c| {
             scalar::pick(a != 0.0, b, c)
         }),
+        ChainOp::Clamp(a, [low, high]) => each(x.get(a), out, |a| {
+            let a = if a <= low { low } else { a };
+            if a > high { high } else { a }
+        }),
+        ChainOp::Affine(a, [scale, shift]) => each(x.get(a), out, |a| a * scale + shift),
+        ChainOp::Choose(op, with, sources) => choose(op, with, sources.map(|s| x.get(s)), out),
+    }
+}
+
+#[inline(always)]
+fn choose(op: VmathComparison, with: f32, [a, b, c]: [ChainTileArg<'_>; 3], out: &mut [f32]) {
+    let pick = scalar::pick;
+    match op {
+        VmathComparison::Eq => three(a, b, c, out, |a, b, c| pick(a == with, b, c)),
+        VmathComparison::Ne => three(a, b, c, out, |a, b, c| pick(a != with, b, c)),
+        VmathComparison::Lt => three(a, b, c, out, |a, b, c| pick(a < with, b, c)),
+        VmathComparison::Le => three(a, b, c, out, |a, b, c| pick(a <= with, b, c)),
+        VmathComparison::Gt => three(a, b, c, out, |a, b, c| pick(a > with, b, c)),
+        VmathComparison::Ge => three(a, b, c, out, |a, b, c| pick(a >= with, b, c)),
     }
 }
 

@@ -16,7 +16,7 @@ use super::parallel::{self, DisjointChunks, KernelThreads, SharedMut};
 use super::simd::{SimdLevel, SimdLevelKind};
 
 /// Columns of a panel.
-const NR: usize = 16;
+pub(crate) const NR: usize = 16;
 /// Rows of a tile.
 const MR: usize = 6;
 /// Rows per task.
@@ -36,7 +36,7 @@ pub struct IntGemmShape {
 }
 
 impl IntGemmShape {
-    fn pairs(&self) -> usize {
+    pub(crate) fn pairs(&self) -> usize {
         self.k.div_ceil(2)
     }
 
@@ -53,7 +53,7 @@ impl IntGemmShape {
 
 /// Packs two elements into a word.
 #[inline(always)]
-fn pair(low: i32, high: i32) -> i32 {
+pub(crate) fn pair(low: i32, high: i32) -> i32 {
     (low & 0xffff) | (high << 16)
 }
 
@@ -76,33 +76,65 @@ fn fit(x: &[i32]) -> bool {
 ///
 /// # Panics
 /// If `b` does not have the length of the shape, or `out` is shorter than [`IntGemmShape::panels_len`].
-pub fn pack_panels(shape: &IntGemmShape, b: &[i32], out: &mut [i32]) -> bool {
+pub fn pack_panels(
+    threads: KernelThreads,
+    shape: &IntGemmShape,
+    b: &[i32],
+    out: &mut [i32],
+) -> bool {
+    /// Panels per task, whose columns are read together: four cache lines of each row.
+    const PANELS: usize = 4;
     let &IntGemmShape { k, n, .. } = shape;
     assert_eq!(b.len(), k * n, "B must have k * n elements");
-    if !fit(b) {
-        return false;
-    }
+    let threads = match b.len() < SERIAL_WORK {
+        true => KernelThreads::Serial,
+        false => threads,
+    };
     let len = shape.pairs() * NR;
-    let panels = out[..shape.panels_len()].chunks_exact_mut(len.max(1));
-    for (panel, out) in panels.enumerate() {
-        let first = panel * NR;
-        let cols = NR.min(n - first);
-        for (p, out) in out.chunks_exact_mut(NR).enumerate() {
+    let fits = AtomicBool::new(true);
+    let parts = DisjointChunks::new(&mut out[..shape.panels_len()], PANELS * len);
+    parallel::for_each_part(threads, parts, |i, panels| {
+        let first = i * PANELS * NR;
+        let cols = (PANELS * NR).min(n - first);
+        let mut beyond = 0;
+        for p in 0..shape.pairs() {
             let low = &b[2 * p * n + first..][..cols];
-            out.fill(0);
-            if 2 * p + 1 < k {
-                let high = &b[(2 * p + 1) * n + first..][..cols];
-                for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
-                    *out = pair(*low, *high);
-                }
-            } else {
-                for (out, low) in out.iter_mut().zip(low) {
-                    *out = pair(*low, 0);
-                }
+            let high = match 2 * p + 1 < k {
+                true => &b[(2 * p + 1) * n + first..][..cols],
+                false => &[],
+            };
+            let halves = low
+                .chunks(NR)
+                .zip(high.chunks(NR).chain(std::iter::repeat(&[][..])));
+            for (panel, (low, high)) in panels.chunks_exact_mut(len).zip(halves) {
+                let to = &mut panel[p * NR..][..NR];
+                beyond |= match (low.first_chunk(), high.first_chunk()) {
+                    (Some(low), Some(high)) => pack_pairs(low, high, to),
+                    _ => {
+                        let mut both = [[0; NR]; 2];
+                        both[0][..low.len()].copy_from_slice(low);
+                        both[1][..high.len()].copy_from_slice(high);
+                        pack_pairs(&both[0], &both[1], to)
+                    }
+                };
             }
         }
+        if beyond != 0 {
+            fits.store(false, Ordering::Relaxed);
+        }
+    });
+    fits.into_inner()
+}
+
+/// Packs the elements of two rows as pairs. The result is 0 if all fit in 16 bits.
+#[inline(always)]
+fn pack_pairs(low: &[i32; NR], high: &[i32; NR], to: &mut [i32]) -> i32 {
+    let mut beyond = 0;
+    for ((to, low), high) in to.iter_mut().zip(low).zip(high) {
+        *to = pair(*low, *high);
+        beyond |= (i32::from(*low as i16) ^ low) | (i32::from(*high as i16) ^ high);
     }
-    true
+    beyond
 }
 
 /// Packs A `[m, k]` as rows of pairs. Returns false if an element does not fit in 16 bits.

@@ -67,24 +67,32 @@ fn has_level(level: SimdLevel) -> bool {
     }
 }
 
-/// True if [`pack`] can pack these elements, and the level has the instructions.
+/// The center of the elements, around which all of them are signed bytes. `None` if they span more than a byte
+/// or the level lacks the instructions.
 #[must_use]
-pub fn supports(level: SimdLevel, b: &[i32]) -> bool {
-    has_level(level) && range(b).is_some()
-}
-
-/// The center of the elements, around which all of them are signed bytes; `None` if they span more than a byte.
-fn range(b: &[i32]) -> Option<i32> {
-    let (mut least, mut most) = (i32::MAX, i32::MIN);
-    for b in b.chunks(1 << 12) {
-        // This loop has no branches, so that the compiler vectorizes it.
-        (least, most) = b
-            .iter()
-            .fold((least, most), |(l, m), b| (l.min(*b), m.max(*b)));
-        if i64::from(most) - i64::from(least) > 255 {
-            return None;
-        }
+pub fn center(level: SimdLevel, threads: KernelThreads, b: &[i32]) -> Option<i32> {
+    /// Elements per task.
+    const PART: usize = 1 << 14;
+    if !has_level(level) {
+        return None;
     }
+    let (least, most) = (AtomicI32::new(i32::MAX), AtomicI32::new(i32::MIN));
+    let spans_a_byte = || {
+        let [least, most] = [&least, &most].map(|end| i64::from(end.load(Ordering::Relaxed)));
+        most - least <= 255
+    };
+    parallel::for_each(threads, b.len().div_ceil(PART), |i| {
+        if spans_a_byte() {
+            // SAFETY: the level has the instructions.
+            let (low, high, _) = unsafe { row_range(&b[i * PART..b.len().min((i + 1) * PART)]) };
+            least.fetch_min(low, Ordering::Relaxed);
+            most.fetch_max(high, Ordering::Relaxed);
+        }
+    });
+    if !spans_a_byte() {
+        return None;
+    }
+    let (least, most) = (least.into_inner(), most.into_inner());
     Some(match least >= -128 && most <= 127 {
         true => 0,
         false => least.wrapping_add(128),
@@ -104,14 +112,13 @@ pub fn scratch_len(shape: &IntGemmShape) -> usize {
     shape.m * (LIMBS * steps(shape) + 3)
 }
 
-/// Packs B `[k, n]` that [`supports`] accepts.
+/// Packs B `[k, n]` with elements around a [`center`].
 ///
 /// # Panics
-/// If a slice is shorter than the shape requires, or the elements span more than a byte.
-pub fn pack(threads: KernelThreads, shape: &IntGemmShape, b: &[i32], out: &mut [i32]) {
+/// If a slice is shorter than the shape requires.
+pub fn pack(threads: KernelThreads, shape: &IntGemmShape, b: &[i32], center: i32, out: &mut [i32]) {
     let &IntGemmShape { k, n, .. } = shape;
     assert_eq!(b.len(), k * n, "B must have k * n elements");
-    let center = range(b).expect("the elements span a byte");
     let columns = n.next_multiple_of(LANES);
     let out = &mut out[..packed_len(shape)];
     let (panels, ends) = out.split_at_mut(columns * steps(shape));
@@ -120,7 +127,7 @@ pub fn pack(threads: KernelThreads, shape: &IntGemmShape, b: &[i32], out: &mut [
     let parts = (DisjointChunks::new(panels, NR * steps(shape)), sums);
     parallel::for_each_part(threads, parts, |panel, (out, sums)| {
         let first = panel * NR;
-        // SAFETY: `supports` accepts B only if the machine has the instructions.
+        // SAFETY: a center exists only if the machine has the instructions.
         unsafe { pack_panel(b, n, first..n.min(first + NR), center, out, sums) };
     });
 }

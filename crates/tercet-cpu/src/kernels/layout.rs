@@ -1,5 +1,46 @@
 //! Data movement: blocked transpose, strided copy, gather of rows.
 
+use super::simd::{Simd, simd_dispatch};
+
+/// Rows and columns of a block that is transposed in registers.
+pub(crate) const TURNED: usize = 8;
+
+simd_dispatch!(
+    /// Computes `to[r row + c] = x[c stride + r]` for `rows` times `columns` elements, both
+    /// multiples of [`TURNED`].
+    ///
+    /// # Panics
+    /// If an element is outside of the slices.
+    pub(crate) fn transpose_words(x: &[f32], stride: usize, to: &mut [f32], row: usize, rows: usize, columns: usize) = transpose_words_body
+);
+
+/// # Safety
+/// Requires the instructions of `S`.
+#[inline(always)]
+unsafe fn transpose_words_body<S: Simd>(
+    x: &[f32],
+    stride: usize,
+    to: &mut [f32],
+    row: usize,
+    rows: usize,
+    columns: usize,
+) {
+    assert!(rows.is_multiple_of(TURNED) && columns.is_multiple_of(TURNED));
+    if rows == 0 || columns == 0 {
+        return;
+    }
+    assert!((columns - 1) * stride + rows <= x.len() && (rows - 1) * row + columns <= to.len());
+    for c in (0..columns).step_by(TURNED) {
+        for r in (0..rows).step_by(TURNED) {
+            // SAFETY: the assertion covers all elements of the blocks.
+            unsafe {
+                let from = x.as_ptr().add(c * stride + r);
+                S::transpose8(from, stride, to.as_mut_ptr().add(r * row + c), row);
+            }
+        }
+    }
+}
+
 /// Computes `out[c, r] = x[r, c]` for a contiguous `rows x cols` matrix of elements of any size.
 /// Works in blocks, so that reads and writes stay in cache.
 ///

@@ -50,9 +50,33 @@ pub trait NativeInt: bytemuck::Pod + Ord + Send + Sync {
     fn run_unary(level: super::SimdLevel, f: UnaryFn, x: &[Self], out: &mut [Self]) -> bool;
 }
 
-/// `$float` represents all values of the type, and its truncated quotients are exact; `$wide` holds all quotients.
+/// Float type of quotients.
+trait QuotientFloat {
+    /// The low 32 bits of the number without its fraction. The least of the 32-bit numbers divided
+    /// by -1 wraps.
+    fn low_word(self) -> u32;
+}
+
+impl QuotientFloat for f32 {
+    #[inline(always)]
+    fn low_word(self) -> u32 {
+        self as i32 as u32
+    }
+}
+
+impl QuotientFloat for f64 {
+    #[inline(always)]
+    fn low_word(self) -> u32 {
+        // The low bits of the sum contain the integer. A conversion to 64 bits would not be
+        // vectorized.
+        const WHOLE: f64 = 6_755_399_441_055_744.0;
+        (self.trunc() + WHOLE).to_bits() as u32
+    }
+}
+
+/// `$float` represents all values of the type, and its truncated quotients are exact.
 macro_rules! native {
-    ($($t:ty, $float:ty, $wide:ty, $abs:tt;)*) => {$(impl NativeInt for $t {
+    ($($t:ty, $float:ty, $abs:tt;)*) => {$(impl NativeInt for $t {
         #[inline(always)]
         fn plus(self, other: $t) -> $t { self.wrapping_add(other) }
         #[inline(always)]
@@ -61,13 +85,12 @@ macro_rules! native {
         fn times(self, other: $t) -> $t { self.wrapping_mul(other) }
         #[inline(always)]
         fn quotient(self, other: $t) -> $t {
-            // The least number divided by -1 wraps.
-            let q = (self as $float / other as $float) as $wide as $t;
+            let q = (self as $float / other as $float).low_word() as $t;
             if other == 0 { self } else { q }
         }
         #[inline(always)]
         fn remainder(self, other: $t) -> $t {
-            let q = (self as $float / other as $float) as $wide as $t;
+            let q = (self as $float / other as $float).low_word() as $t;
             if other == 0 { 0 } else { self.wrapping_sub(q.wrapping_mul(other)) }
         }
         #[inline(always)]
@@ -113,11 +136,11 @@ macro_rules! native {
     (@sign unsigned $x:expr) => { $x.min(1) };
 }
 native! {
-    i8, f32, i32, signed;
-    u8, f32, i32, unsigned;
-    i16, f32, i32, signed;
-    i32, f64, i64, signed;
-    u32, f64, i64, unsigned;
+    i8, f32, signed;
+    u8, f32, unsigned;
+    i16, f32, signed;
+    i32, f64, signed;
+    u32, f64, unsigned;
 }
 
 /// Computes `f` of two blocks. Returns false for functions that integers do not have.

@@ -1,10 +1,14 @@
 //! Pooling of planes: processes rows of windows. The rows of the operand that the windows cover are combined into one
 //! row first, then neighbours within that row.
 //!
-//! Sums and products of floats over more taps than [`MIN_TAPS_FOR_F64_SUMS`] use f64. Integers wrap.
+//! Small windows of F32 are computed by vectors ([`vectors`]). Sums and products of floats over
+//! more taps than [`MIN_TAPS_FOR_F64_SUMS`] use f64. Integers wrap.
+
+mod vectors;
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
 use tercet_ir::Element;
 use tercet_ir::ops::PoolFn;
 
@@ -43,6 +47,14 @@ impl PoolWindows {
         places.filter(|at| counted.contains(at)).count()
     }
 
+    /// True if no element needs the order or the precision of the other kernels; `clean` if none is NaN.
+    fn may_use_vectors<T: PoolElem>(&self, clean: bool) -> bool {
+        match self.f {
+            PoolFn::Max => clean,
+            _ => !(T::ROUGH && self.axes.taps() > MIN_TAPS_FOR_F64_SUMS),
+        }
+    }
+
     /// The windows of a row that lie in the counted elements.
     fn whole(&self) -> Range<usize> {
         let (w, counted) = (&self.axes, self.counted(2));
@@ -67,8 +79,46 @@ pub(crate) trait PoolElem: Element {
     fn over(self, count: usize) -> Self;
     fn to_f64(self) -> f64;
     fn from_f64(x: f64) -> Self;
+    /// The larger of two elements that are not NaN.
+    fn larger(self, other: Self) -> Self;
+    /// True if no element is NaN. May be false without NaN, too.
+    ///
+    /// # Safety
+    /// Requires the instructions of `S`.
+    unsafe fn is_clean<S: Simd>(x: &[Self]) -> bool;
     /// True if sums of this type round.
     const ROUGH: bool;
+
+    /// Sums or maxima of a row of windows by vectors. Returns false if they are not supported.
+    ///
+    /// # Safety
+    /// Requires the instructions of `S`. Each of `rows` starts a row of `x`.
+    #[inline(always)]
+    unsafe fn by_vectors<S: Simd>(
+        _f: PoolFn,
+        _w: &ConvWindowAxes,
+        _x: &[Self],
+        _rows: &[usize],
+        _y: &mut [Self],
+    ) -> bool {
+        false
+    }
+
+    /// Sums or maxima of all windows of a plane by vectors, through an intermediate row of columns for
+    /// each row of windows. Returns false if they are not supported.
+    ///
+    /// # Safety
+    /// Requires the instructions of `S`.
+    #[inline(always)]
+    unsafe fn plane_by_vectors<S: Simd>(
+        _f: PoolFn,
+        _w: &ConvWindowAxes,
+        _x: &[Self],
+        _columns: &mut [Self],
+        _y: &mut [Self],
+    ) -> bool {
+        false
+    }
 
     /// Pools whole planes.
     fn pool_planes(level: SimdLevel, windows: &PoolWindows, x: &[Self], y: &mut [Self]);
@@ -83,7 +133,7 @@ macro_rules! planes {
 }
 
 macro_rules! floats {
-    ($($t:ty, $rough:literal, $planes:path);*) => {$(impl PoolElem for $t {
+    ($($t:ty, $rough:literal, $planes:path, { $($more:tt)* });* $(;)?) => {$(impl PoolElem for $t {
         const LOWEST: $t = <$t>::NEG_INFINITY;
         const GREATEST: $t = <$t>::INFINITY;
         const ZERO: $t = 0.0;
@@ -101,13 +151,65 @@ macro_rules! floats {
         fn plus(self, other: $t) -> $t { self + other }
         #[inline(always)]
         fn times(self, other: $t) -> $t { self * other }
+        #[inline(always)]
         fn over(self, count: usize) -> $t { self / count as $t }
+        #[inline(always)]
         fn to_f64(self) -> f64 { f64::from(self) }
+        #[inline(always)]
         fn from_f64(x: f64) -> $t { x as $t }
+        #[inline(always)]
+        fn larger(self, other: $t) -> $t {
+            if other > self { other } else { self }
+        }
         planes!($planes);
+        $($more)*
     })*};
 }
-floats!(f32, true, f32_planes; f64, false, plain_planes);
+floats! {
+    f32, true, f32_planes, {
+        #[inline(always)]
+        unsafe fn is_clean<S: Simd>(x: &[f32]) -> bool {
+            vectors::are_finite::<S>(x)
+        }
+
+        #[inline(always)]
+        unsafe fn by_vectors<S: Simd>(
+            f: PoolFn,
+            w: &ConvWindowAxes,
+            x: &[f32],
+            rows: &[usize],
+            y: &mut [f32],
+        ) -> bool {
+            match f {
+                PoolFn::Max => vectors::pool_row::<S, vectors::Largest>(w, x, rows, y),
+                PoolFn::Sum | PoolFn::Mean => vectors::pool_row::<S, vectors::Total>(w, x, rows, y),
+                PoolFn::Min | PoolFn::Prod => false,
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn plane_by_vectors<S: Simd>(
+            f: PoolFn,
+            w: &ConvWindowAxes,
+            x: &[f32],
+            columns: &mut [f32],
+            y: &mut [f32],
+        ) -> bool {
+            match f {
+                PoolFn::Max => vectors::pool_plane::<S, vectors::Largest>(w, x, columns, y),
+                PoolFn::Sum | PoolFn::Mean => {
+                    vectors::pool_plane::<S, vectors::Total>(w, x, columns, y)
+                }
+                PoolFn::Min | PoolFn::Prod => false,
+            }
+        }
+    };
+    f64, false, plain_planes, {
+        unsafe fn is_clean<S: Simd>(x: &[f64]) -> bool {
+            !x.iter().any(|x| x.is_nan())
+        }
+    };
+}
 
 macro_rules! ints {
     ($($t:ty: $planes:path),*) => {$(impl PoolElem for $t {
@@ -125,6 +227,9 @@ macro_rules! ints {
         #[inline(always)]
         fn times(self, other: $t) -> $t { self.wrapping_mul(other) }
         fn over(self, _: usize) -> $t { self }
+        #[inline(always)]
+        fn larger(self, other: $t) -> $t { self.max(other) }
+        unsafe fn is_clean<S: Simd>(_: &[$t]) -> bool { true }
         fn to_f64(self) -> f64 { self as f64 }
         fn from_f64(x: f64) -> $t { x as $t }
         planes!($planes);
@@ -165,47 +270,107 @@ unsafe fn planes_body<S: Simd, T: PoolElem>(windows: &PoolWindows, x: &[T], y: &
     let mut buffers = PoolBuffers {
         folded: [T::ZERO; SPAN + CHUNK],
         phases: [T::ZERO; SPAN + MAX_PHASES * (CHUNK + 1)],
+        columns: [T::ZERO; COLUMNS],
     };
+    let mut rows = SmallVec::new();
     for (j, y) in y.chunks_exact_mut(count).enumerate() {
         let x = &x[j * plane..][..plane];
-        for (row, y) in y.chunks_exact_mut(w.out[2]).enumerate() {
-            pool_row(windows, x, row, y, &mut buffers);
+        let clean = windows.f == PoolFn::Max && T::is_clean::<S>(x);
+        let by_vectors = windows.may_use_vectors::<T>(clean);
+        let is_done =
+            by_vectors && T::plane_by_vectors::<S>(windows.f, w, x, &mut buffers.columns, &mut *y);
+        let mut lines = y.chunks_exact_mut(w.out[2]);
+        for (d, h) in (0..w.out[0]).flat_map(|d| (0..w.out[1]).map(move |h| (d, h))) {
+            let Some(y) = lines.next() else { break };
+            if !is_done {
+                covered_rows(w, d, h, &mut rows);
+                let place = PoolRowPlace {
+                    at: [d, h],
+                    rows: &rows,
+                    clean,
+                };
+                pool_row::<S, T>(windows, x, place, y, &mut buffers);
+            }
+            if windows.f == PoolFn::Mean {
+                mean_row(windows, [d, h], y);
+            }
+        }
+    }
+}
+
+/// A row of windows of a channel.
+#[derive(Clone, Copy)]
+struct PoolRowPlace<'a> {
+    /// Its index along the first two axes.
+    at: [usize; 2],
+    /// The places in the channel of the rows that the windows cover, in the order of the taps.
+    rows: &'a [usize],
+    /// True if no element of the channel is NaN.
+    clean: bool,
+}
+
+/// The places in a channel of the rows that the windows of a row cover.
+#[inline(always)]
+fn covered_rows(w: &ConvWindowAxes, d: usize, h: usize, rows: &mut SmallVec<[usize; 32]>) {
+    rows.clear();
+    let inside = |axis: usize, out: usize, tap: usize| {
+        let padded = out * w.stride[axis] + tap * w.dilation[axis];
+        let at = padded.checked_sub(w.pad[axis]);
+        at.filter(|at| *at < w.sizes[axis])
+    };
+    for d in (0..w.kernel[0]).filter_map(|tap| inside(0, d, tap)) {
+        for tap in 0..w.kernel[1] {
+            if let Some(h) = inside(1, h, tap) {
+                rows.push((d * w.sizes[1] + h) * w.sizes[2]);
+            }
         }
     }
 }
 
 /// Computes the windows of one row of a channel.
+///
+/// # Safety
+/// Requires the instructions of `S`. The rows of `place` start rows of `x`.
 #[inline(always)]
-fn pool_row<T: PoolElem>(
+unsafe fn pool_row<S: Simd, T: PoolElem>(
     windows: &PoolWindows,
     x: &[T],
-    row: usize,
+    place: PoolRowPlace<'_>,
     y: &mut [T],
     buffers: &mut PoolBuffers<T>,
 ) {
-    let w = &windows.axes;
+    let (w, rows) = (&windows.axes, place.rows);
+    let row = place.at[0] * w.out[1] + place.at[1];
+    let vectors = windows.may_use_vectors::<T>(place.clean);
     match windows.f {
-        PoolFn::Max => separable(w, x, row, y, buffers, T::LOWEST, T::greater),
-        PoolFn::Min => separable(w, x, row, y, buffers, T::GREATEST, T::lesser),
+        f if vectors && T::by_vectors::<S>(f, w, x, rows, y) => {}
+        PoolFn::Max if place.clean => separable(w, x, row, rows, y, buffers, T::LOWEST, T::larger),
+        PoolFn::Max => separable(w, x, row, rows, y, buffers, T::LOWEST, T::greater),
+        PoolFn::Min => separable(w, x, row, rows, y, buffers, T::GREATEST, T::lesser),
         PoolFn::Sum | PoolFn::Mean if T::ROUGH && w.taps() > MIN_TAPS_FOR_F64_SUMS => {
             wide_fold(w, x, row, y, 0.0, |sum, x| sum + x)
         }
         PoolFn::Prod if T::ROUGH && w.taps() > MIN_TAPS_FOR_F64_SUMS => {
             wide_fold(w, x, row, y, 1.0, |product, x| product * x)
         }
-        PoolFn::Sum | PoolFn::Mean => separable(w, x, row, y, buffers, T::ZERO, T::plus),
-        PoolFn::Prod => separable(w, x, row, y, buffers, T::ONE, T::times),
-    }
-    if windows.f == PoolFn::Mean {
-        let others = windows.taps(0, row / w.out[1]) * windows.taps(1, row % w.out[1]);
-        let inside = windows.whole();
-        let (inside, end) = (inside.start.min(y.len()), inside.end.min(y.len()));
-        for i in (0..inside).chain(end..y.len()) {
-            y[i] = y[i].over(others * windows.taps(2, i));
+        PoolFn::Sum | PoolFn::Mean => {
+            separable(w, x, row, rows, y, buffers, T::ZERO, T::plus);
         }
-        let count = others * w.kernel[2];
-        y[inside..end].iter_mut().for_each(|y| *y = y.over(count));
+        PoolFn::Prod => separable(w, x, row, rows, y, buffers, T::ONE, T::times),
     }
+}
+
+/// Divides the sums of a row of windows by the numbers of their elements.
+#[inline(always)]
+fn mean_row<T: PoolElem>(windows: &PoolWindows, at: [usize; 2], y: &mut [T]) {
+    let others = windows.taps(0, at[0]) * windows.taps(1, at[1]);
+    let inside = windows.whole();
+    let (inside, end) = (inside.start.min(y.len()), inside.end.min(y.len()));
+    for i in (0..inside).chain(end..y.len()) {
+        y[i] = y[i].over(others * windows.taps(2, i));
+    }
+    let count = others * windows.axes.kernel[2];
+    y[inside..end].iter_mut().for_each(|y| *y = y.over(count));
 }
 
 /// Elements of the padded row.
@@ -215,19 +380,28 @@ const CHUNK: usize = 16;
 /// Stride up to which the padded row is split into phases, so that neighbouring results read neighbouring elements.
 const MAX_PHASES: usize = 4;
 
+/// Elements of the folded columns of several rows of windows: 16 KiB of F32.
+const COLUMNS: usize = 4096;
+
 /// Buffers of a row of windows, with room for the last chunk to read beyond the row.
 struct PoolBuffers<T> {
     folded: [T; SPAN + CHUNK],
     phases: [T; SPAN + MAX_PHASES * (CHUNK + 1)],
+    columns: [T; COLUMNS],
 }
 
 /// Pools one row of windows. First folds the rows of x that the windows cover into one padded row, then folds
 /// neighbours of that row.
 #[inline(always)]
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the function and its start differ by pool"
+)]
 fn separable<T: PoolElem>(
     w: &ConvWindowAxes,
     x: &[T],
     row: usize,
+    rows: &[usize],
     y: &mut [T],
     buffers: &mut PoolBuffers<T>,
     start: T,
@@ -248,10 +422,8 @@ fn separable<T: PoolElem>(
         let count = (w.sizes[2] - at).min(span - before);
         buffers.folded[..span].fill(start);
         let inside = &mut buffers.folded[before..before + count];
-        for t in (0..w.taps()).step_by(w.kernel[2].max(1)) {
-            if let Some(from) = w.row(x, row, w.tap(t)) {
-                combine(inside, &from[at..at + count], &f);
-            }
+        for row in rows {
+            combine(inside, &x[row + at..row + at + count], &f);
         }
         if stride > MAX_PHASES {
             y.fill(start);

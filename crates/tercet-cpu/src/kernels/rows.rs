@@ -104,8 +104,7 @@ fn fold_halves(x: &[f32], init: f32, f: impl Fn(f32, f32) -> f32) -> f32 {
 /// First NaN of a row.
 #[inline(always)]
 fn nan(x: &[f32]) -> Option<f32> {
-    let any = x.iter().fold(false, |any, x| any | x.is_nan());
-    any.then(|| x.iter().copied().find(|x| x.is_nan()))?
+    x.iter().copied().find(|x| x.is_nan())
 }
 
 /// True if the row contains a zero of this sign.
@@ -114,6 +113,55 @@ fn has(zero: f32, x: &[f32]) -> bool {
     let is = |x: &f32| x.to_bits() == zero.to_bits();
     x.iter().fold(false, |any, x| any | is(x))
 }
+
+/// Maximum of `x`, or of `-x` if `NEGATES`, over the elements that are not NaN, and whether all
+/// elements are finite. If not, some may be NaN.
+///
+/// # Safety
+/// Requires the instructions of `S`.
+#[inline(always)]
+unsafe fn extreme<S: Simd, const NEGATES: bool>(x: &[f32]) -> (f32, bool) {
+    const WAYS: usize = 4;
+    let mut most = [S::splat(f32::NEG_INFINITY); WAYS];
+    // The products with 0 add up to NaN if an element is not finite.
+    let mut zeros = [S::splat(0.0); WAYS];
+    let (p, zero) = (x.as_ptr(), S::splat(0.0));
+    let signed = |x: S::V| match NEGATES {
+        true => S::mul(x, S::splat(-1.0)),
+        false => x,
+    };
+    let mut i = 0;
+    while i + WAYS * S::LANES <= x.len() {
+        for way in 0..WAYS {
+            let x = S::load(p.add(i + way * S::LANES));
+            most[way] = S::max(signed(x), most[way]);
+            zeros[way] = S::fma(x, zero, zeros[way]);
+        }
+        i += WAYS * S::LANES;
+    }
+    while i < x.len() {
+        // The last vector may overlap with the one before it.
+        let n = S::LANES.min(x.len());
+        let at = i.min(x.len() - n);
+        let x = S::load_n(p.add(at), n);
+        zeros[0] = S::fma(x, zero, zeros[0]);
+        if n < S::LANES {
+            // The other lanes of the vector are 0, which may be greater than all elements.
+            let mut lanes = [f32::NEG_INFINITY; MAX_LANES];
+            S::store_n(lanes.as_mut_ptr(), signed(x), n);
+            most[0] = S::max(S::load(lanes.as_ptr()), most[0]);
+        } else {
+            most[0] = S::max(signed(x), most[0]);
+        }
+        i += n;
+    }
+    let most = S::max(S::max(most[0], most[1]), S::max(most[2], most[3]));
+    let zeros = S::add(S::add(zeros[0], zeros[1]), S::add(zeros[2], zeros[3]));
+    (S::greatest(most), S::sum(zeros) == 0.0)
+}
+
+/// Lanes of the widest vector.
+const MAX_LANES: usize = 16;
 
 simd_dispatch!(
     /// Maximum of a row, NaN if any element is NaN; `-inf` if it is empty.
@@ -132,8 +180,8 @@ simd_dispatch!(
 /// Requires the instructions of `S`.
 #[inline(always)]
 pub(crate) unsafe fn max_body<S: Simd>(x: &[f32]) -> f32 {
-    let most = max_ignoring_nan(x);
-    match nan(x) {
+    let (most, finite) = extreme::<S, false>(x);
+    match if finite { None } else { nan(x) } {
         Some(nan) => nan,
         None if most == 0.0 && has(0.0, x) => 0.0,
         None if most == 0.0 => -0.0,
@@ -145,12 +193,12 @@ pub(crate) unsafe fn max_body<S: Simd>(x: &[f32]) -> f32 {
 /// Requires the instructions of `S`.
 #[inline(always)]
 pub(crate) unsafe fn min_body<S: Simd>(x: &[f32]) -> f32 {
-    let least = fold_halves(x, f32::INFINITY, |a, b| if b < a { b } else { a });
-    match nan(x) {
+    let (most, finite) = extreme::<S, true>(x);
+    match if finite { None } else { nan(x) } {
         Some(nan) => nan,
-        None if least == 0.0 && has(-0.0, x) => -0.0,
-        None if least == 0.0 => 0.0,
-        None => least,
+        None if most == 0.0 && has(-0.0, x) => -0.0,
+        None if most == 0.0 => 0.0,
+        None => -most,
     }
 }
 
@@ -213,13 +261,42 @@ unsafe fn softmax_body<S: Simd>(x: &[f32], cols: usize, out: &mut [f32]) {
 #[inline(always)]
 unsafe fn exp_row<S: Simd>(x: &[f32], out: &mut [f32]) -> Option<(f32, f32)> {
     let max = max_body::<S>(x);
-    if max == f32::NEG_INFINITY {
-        return None;
+    (max != f32::NEG_INFINITY).then(|| (max, exp_sum_body::<S>(x, max, out)))
+}
+
+simd_dispatch!(
+    /// Computes `out = e^(x - max)` for a `max` that no element exceeds, and returns the sum, added
+    /// as by [`sum`].
+    pub fn exp_sum(x: &[f32], max: f32, out: &mut [f32]) -> f32 = exp_sum_body
+);
+
+/// # Safety
+/// Requires the instructions of `S`.
+#[inline(always)]
+unsafe fn exp_sum_body<S: Simd>(x: &[f32], max: f32, out: &mut [f32]) -> f32 {
+    assert_eq!(x.len(), out.len(), "input and output differ in length");
+    let below = S::splat(-max);
+    let mut acc = [S::splat(0.0); 4];
+    let (p, to) = (x.as_ptr(), out.as_mut_ptr());
+    let mut i = 0;
+    while i + 4 * S::LANES <= x.len() {
+        for (v, acc) in acc.iter_mut().enumerate() {
+            let at = i + v * S::LANES;
+            let e = scalar::exp_of_negative::<S>(S::add(S::load(p.add(at)), below));
+            S::store(to.add(at), e);
+            *acc = S::add(*acc, e);
+        }
+        i += 4 * S::LANES;
     }
-    for (out, x) in out.iter_mut().zip(x) {
-        *out = scalar::exp::<S>(x - max);
+    while i < x.len() {
+        let lanes = S::LANES.min(x.len() - i);
+        let e = scalar::exp_of_negative::<S>(S::add(S::load_n(p.add(i), lanes), below));
+        S::store_n(to.add(i), e, lanes);
+        // Without the lanes past the end.
+        acc[0] = S::add(acc[0], S::load_n(to.add(i), lanes));
+        i += lanes;
     }
-    Some((max, sum_body::<S>(out)))
+    S::sum(S::add(S::add(acc[0], acc[1]), S::add(acc[2], acc[3])))
 }
 
 simd_dispatch!(

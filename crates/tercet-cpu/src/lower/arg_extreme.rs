@@ -1,19 +1,27 @@
 //! `ArgMax` and `ArgMin`: vector kernels for rows and columns of F32, integer sort keys for all other cases.
 
-use tercet_ir::{DType, Graph, Node, Op};
+use tercet_ir::{DType, Graph, Node, Op, OpKind};
 
 use crate::args::KernelArgs;
 use crate::kernels::arg_lines::arg_lines;
 use crate::kernels::{SimdLevel, rows};
-use crate::lower::LoweredNode;
 use crate::lower::elem::{AxisBlocks, for_element, parts};
 use crate::lower::rank::SortKey;
 use crate::lower::reference_eval::evaluate;
+use crate::lower::{CpuKernel, LoweredNode, always, kernel};
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[
+    kernel("arg_max", OpKind::ArgMax, always, lower),
+    kernel("arg_min", OpKind::ArgMin, always, lower),
+];
 
 /// Adjacent lines that are searched together.
 const TILE: usize = 128;
 /// Minimum elements that a parallel task reads.
 const TASK: usize = 1 << 15;
+/// Length of a row up to which its elements are compared one by one.
+const SHORT: usize = 16;
 /// Columns of a task of a large block.
 const COLUMNS: usize = 1024;
 
@@ -67,6 +75,13 @@ fn f32_rows(level: SimdLevel, largest: bool, len: usize, args: &mut KernelArgs<'
         args.outs[0].as_mut::<i32>(),
         task,
         |i, out| {
+            if len <= SHORT {
+                let rows = x[i * task * len..].chunks_exact(len);
+                return out
+                    .iter_mut()
+                    .zip(rows)
+                    .for_each(|(y, x)| *y = first_extreme(x, largest));
+            }
             for (y, x) in out.iter_mut().zip(x[i * task * len..].chunks_exact(len)) {
                 *y = match largest {
                     true => rows::argmax(level, x),
@@ -75,6 +90,18 @@ fn f32_rows(level: SimdLevel, largest: bool, len: usize, args: &mut KernelArgs<'
             }
         },
     );
+}
+
+/// The place of the first element with the lowest sort key.
+fn first_extreme(x: &[f32], largest: bool) -> i32 {
+    let (mut best, mut place) = (u64::MAX, 0);
+    for (i, x) in (0..).zip(x) {
+        let rank = x.rank(largest);
+        if rank < best {
+            (best, place) = (rank, i);
+        }
+    }
+    place
 }
 
 /// Lines along another axis than the last one. The columns of large blocks are distributed over threads.

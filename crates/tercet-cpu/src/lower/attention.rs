@@ -5,7 +5,7 @@ pub(crate) mod grad;
 use smallvec::SmallVec;
 use tercet_ir::ops::{Attention as AttentionOp, RopeStyle};
 use tercet_ir::ops::{AttentionLayout as Axes, MaskKind};
-use tercet_ir::{EvalError, Graph, Node, Op, Support};
+use tercet_ir::{EvalError, Graph, Node, Op, OpKind, Support};
 
 use crate::args::{KernelArgs, KernelView, KernelViewMut};
 use crate::kernels::attention::{
@@ -15,8 +15,23 @@ use crate::kernels::attention::{
 use crate::kernels::rows::{RopePairs, rope};
 use crate::kernels::{KernelThreads, SimdLevel};
 use crate::lower::elem::{REALS, native_for, parts};
-use crate::lower::{AcceptedLayout, LoweredNode, floats_mut, indices, missing};
+use crate::lower::{
+    AcceptedLayout, CpuKernel, LoweredNode, floats_mut, indices, kernel, missing, through_f32,
+};
 use tercet_ir::layout::Layout;
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[
+    through_f32("attention", OpKind::Attention, supports, lower),
+    kernel("attention", OpKind::AttentionWithLse, grad::supports, lower),
+    kernel(
+        "attention_grad",
+        OpKind::AttentionGrad,
+        grad::supports,
+        grad::lower,
+    ),
+    through_f32("rope", OpKind::Rope, supports, lower_rope),
+];
 
 /// Supports floats that are computed in f32, with a non-zero head size.
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {

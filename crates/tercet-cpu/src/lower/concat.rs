@@ -1,11 +1,14 @@
 //! `Concat`: copies operands of any strides line by line into the result.
 
-use tercet_ir::{Graph, Node, Op};
+use tercet_ir::{Graph, Node, Op, OpKind};
 
 use crate::args::{KernelArgs, KernelView};
 use crate::lower::elem::{AxisBlocks, parts};
-use crate::lower::{AcceptedLayout, LoweredNode, copy_view};
+use crate::lower::{AcceptedLayout, CpuKernel, LoweredNode, always, copy_view, kernel};
 use tercet_ir::layout::Layout;
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[kernel("concat", OpKind::Concat, always, lower)];
 
 /// Minimum bytes of a parallel task.
 const TASK_BYTES: usize = 1 << 16;

@@ -6,11 +6,18 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tercet_ir::ops::{Scan, While};
-use tercet_ir::{EvalError, Node, Op};
+use tercet_ir::{EvalError, Node, Op, OpKind};
 
 use crate::args::KernelArgs;
 use crate::exec::{SubgraphBuffers, SubgraphProgram, bytes_of};
-use crate::lower::LoweredNode;
+use crate::lower::{CpuKernel, LowerFn, LoweredNode, row};
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[
+    row("if", OpKind::If, LowerFn::Control),
+    row("while", OpKind::While, LowerFn::Control),
+    row("scan", OpKind::Scan, LowerFn::Control),
+];
 
 /// Alignment that an element of a result sequence must have for the loop body to write it in place.
 /// Kernels require results that are aligned for every dtype.

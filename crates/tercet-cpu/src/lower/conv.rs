@@ -2,7 +2,7 @@
 
 use tercet_ir::layout::Layout;
 use tercet_ir::ops::Window;
-use tercet_ir::{Dim, EvalError, Graph, Node, Op, Support, Type};
+use tercet_ir::{Dim, EvalError, Graph, Node, Op, OpKind, Support, Type};
 
 use crate::aligned_alloc::AlignedPages;
 use crate::args::{KernelArgs, KernelView, PackedConst};
@@ -13,7 +13,16 @@ use crate::kernels::gemm::GemmActivation;
 use crate::kernels::{KernelThreads, SimdLevel};
 use crate::lower::elem::{REALS, native_for, parts};
 use crate::lower::matmul::activation;
-use crate::lower::{KernelPackFn, LoweredNode, floats_mut, missing, zeroed_floats};
+use crate::lower::{
+    CpuKernel, KernelPackFn, LoweredNode, always, floats_mut, kernel, missing, through_f32,
+    zeroed_floats,
+};
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[
+    kernel("im2col", OpKind::Im2Col, always, lower_columns),
+    through_f32("conv", OpKind::Conv, supports, lower),
+];
 
 /// Minimum elements of a parallel im2col task.
 const TASK: usize = 1 << 14;

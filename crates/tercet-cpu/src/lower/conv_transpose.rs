@@ -2,14 +2,22 @@
 //! the rules of the IR compute both.
 
 use tercet_ir::ops::{ConvTranspose, Op};
-use tercet_ir::{Graph, Node, Support};
+use tercet_ir::{Graph, Node, OpKind, Support};
 
 use crate::args::KernelArgs;
 use crate::kernels::conv_transpose::{TransposedConvShape, conv_transpose};
 use crate::kernels::{KernelThreads, SimdLevel};
 use crate::lower::conv::three;
 use crate::lower::elem::{REALS, native_for};
-use crate::lower::{LoweredNode, floats_mut, missing};
+use crate::lower::{CpuKernel, LoweredNode, floats_mut, missing, through_f32};
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[through_f32(
+    "conv_transpose",
+    OpKind::ConvTranspose,
+    supports,
+    lower,
+)];
 
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     let Op::ConvTranspose(op) = &node.op else {

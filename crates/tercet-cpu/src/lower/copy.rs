@@ -3,6 +3,8 @@
 use bytemuck::Pod;
 
 use crate::args::{KernelArgs, KernelView};
+use crate::kernels::SimdLevel;
+use crate::kernels::layout::{TURNED, transpose_words};
 use crate::lower::elem::parts;
 use crate::lower::{AcceptedLayout, LoweredNode};
 use tercet_ir::layout::Layout;
@@ -23,14 +25,19 @@ pub(crate) fn copy_kernel() -> LoweredNode {
     }
 }
 
+/// Bytes of a task that copies contiguous elements.
+const COPY_BYTES: usize = 1 << 18;
+
 /// Writes the elements of a view in row-major order.
 pub fn copy_view(from: &KernelView<'_>, to: &mut [u8], parallel: bool) {
     if from.layout.numel() == 0 {
         return;
     }
     if from.layout.is_dense() {
-        to.copy_from_slice(from.dense_bytes());
-        return;
+        let from = from.dense_bytes();
+        return parts(parallel, to, COPY_BYTES, |i, to| {
+            to.copy_from_slice(&from[i * COPY_BYTES..][..to.len()]);
+        });
     }
     match from.dtype.size_bytes() {
         1 => copy_as::<u8>(from, to, parallel),
@@ -120,6 +127,31 @@ impl TransposedRows {
         });
     }
 
+    /// Copies the first columns of some rows of four-byte elements in registers; returns their
+    /// number.
+    fn turn<T: Pod>(
+        &self,
+        source: &[T],
+        from: isize,
+        to: &mut [T],
+        row: usize,
+        count: usize,
+    ) -> usize {
+        let columns = self.columns / TURNED * TURNED;
+        let fits = size_of::<T>() == size_of::<f32>() && count.is_multiple_of(TURNED);
+        match usize::try_from(self.column_stride) {
+            Ok(stride) if fits && columns > 0 => {
+                let (x, to) = (
+                    bytemuck::cast_slice(&source[from as usize..]),
+                    bytemuck::cast_slice_mut(to),
+                );
+                transpose_words(SimdLevel::detect(), x, stride, to, row, count, columns);
+                columns
+            }
+            _ => 0,
+        }
+    }
+
     /// Copies consecutive rows of one outer index; `start` is the first element of the first row.
     fn copy<T: Pod>(&self, source: &[T], start: isize, to: &mut [T], row: usize) {
         let rows = to.len() / row;
@@ -128,11 +160,12 @@ impl TransposedRows {
             for middle in 0..self.middle.numel() {
                 let from = start + first as isize + place(&self.middle, middle);
                 let to = &mut to[first * row + middle * self.columns..];
+                let turned = self.turn(source, from, to, row, count);
                 let whole = match count {
-                    SIDE => self.columns / SIDE * SIDE,
-                    _ => 0,
+                    SIDE => (self.columns / SIDE * SIDE).max(turned),
+                    _ => turned,
                 };
-                for column in (0..whole).step_by(SIDE) {
+                for column in (turned..whole).step_by(SIDE) {
                     let from = from + column as isize * self.column_stride;
                     tile::<T, SIDE>(source, from, self.column_stride, &mut to[column..], row);
                 }

@@ -1,20 +1,27 @@
 //! `CumSum`: cumulative sums, products, maxima and minima. Floats accumulate in f64; integers wrap.
 //!
 //! One thread processes a line in order. Lines along the last axis are distributed over threads.
-//! Along another axis, a tile of adjacent lines is processed together.
+//! Along another axis, a tile of adjacent lines is processed together, and tiles are distributed
+//! over threads.
+#![allow(unsafe_code, reason = "tasks write disjoint lines of the result")]
+
+use std::ops::Range;
 
 use half::{bf16, f16};
 use tercet_ir::ops::{CumSum, ScanFn};
-use tercet_ir::{DType, Element, Graph, Node, Op, Support, scalar};
+use tercet_ir::{DType, Element, Graph, Node, Op, OpKind, Support};
 
 use crate::args::KernelArgs;
-use crate::kernels::SimdLevel;
-use crate::kernels::scan::cumulative_sums;
-use crate::lower::LoweredNode;
+use crate::kernels::columns::{ColumnReduction, fold_row};
+use crate::kernels::parallel::{SharedMut, for_each};
+use crate::kernels::scan::{TILE, cumulative_sums};
+use crate::kernels::{KernelThreads, SimdLevel};
 use crate::lower::elem::{AxisBlocks, WrappingInt, for_element, native_for, parts};
+use crate::lower::{CpuKernel, LoweredNode, kernel};
 
-/// Adjacent lines that are processed together.
-const TILE: usize = 128;
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[kernel("cum_sum", OpKind::CumSum, supports, lower)];
+
 /// Minimum elements of a parallel task.
 const TASK: usize = 1 << 14;
 
@@ -72,9 +79,48 @@ pub(crate) trait CumSumElem: Element {
     /// Converts an accumulator to the element type, rounding once.
     fn result(so_far: Self::Wide) -> Self;
 
-    /// Scans one outer index: its lines have stride `inner`.
-    fn scan_block(_: SimdLevel, op: &CumSum, inner: usize, x: &[Self], out: &mut [Self]) {
-        scan_block(op, inner, x, out);
+    /// Scans the adjacent lines `columns` of one outer index; the elements of a line have stride
+    /// `inner`.
+    ///
+    /// # Safety
+    /// `out` has as many elements as `x`, and no other thread accesses these lines.
+    unsafe fn scan_block(
+        _: SimdLevel,
+        op: &CumSum,
+        (inner, columns): (usize, Range<usize>),
+        x: &[Self],
+        out: SharedMut<Self>,
+    ) {
+        // SAFETY: the caller guarantees the requirements.
+        unsafe { scan_block(op, (inner, columns), x, out) }
+    }
+
+    /// Combines elements pair by pair. Returns false if there is no faster kernel than a loop over
+    /// [`Self::combine`].
+    fn combine_slices(_: SimdLevel, _: ScanFn, _: &mut [Self], _: &[Self]) -> bool {
+        false
+    }
+}
+
+/// IEEE 754-2019 `maximum` or `minimum`, without branches, which would keep the compiler from
+/// vectorizing.
+#[inline(always)]
+fn extreme(
+    a: f64,
+    b: f64,
+    is_before: impl Fn(f64, f64) -> bool,
+    zeros: fn(u64, u64) -> u64,
+) -> f64 {
+    let (first, second) = (
+        if is_before(a, b) { a } else { b },
+        if is_before(b, a) { b } else { a },
+    );
+    // The two orders differ for zeros of different signs only.
+    let found = f64::from_bits(zeros(first.to_bits(), second.to_bits()));
+    if a.is_nan() | b.is_nan() {
+        a + b
+    } else {
+        found
     }
 }
 
@@ -97,8 +143,8 @@ macro_rules! float_scans {
             match f {
                 ScanFn::Sum => so_far + x,
                 ScanFn::Prod => so_far * x,
-                ScanFn::Max => scalar::maximum(so_far, x),
-                ScanFn::Min => scalar::minimum(so_far, x),
+                ScanFn::Max => extreme(so_far, x, |a, b| a > b, |a, b| a & b),
+                ScanFn::Min => extreme(so_far, x, |a, b| a < b, |a, b| a | b),
             }
         }
 
@@ -111,11 +157,28 @@ macro_rules! float_scans {
 }
 float_scans! {
     f32: f64::from, |x| x as f32, {
-        fn scan_block(level: SimdLevel, op: &CumSum, inner: usize, x: &[f32], out: &mut [f32]) {
-            match op.f {
-                ScanFn::Sum if inner > 1 => cumulative_sums(level, inner, op.exclusive, op.reverse, x, out),
-                _ => scan_block(op, inner, x, out),
+        unsafe fn scan_block(
+            level: SimdLevel,
+            op: &CumSum,
+            (inner, columns): (usize, Range<usize>),
+            x: &[f32],
+            out: SharedMut<f32>,
+        ) {
+            if op.f == ScanFn::Sum && inner > 1 {
+                return cumulative_sums(level, inner, columns, op.exclusive, op.reverse, x, out);
             }
+            // SAFETY: the caller guarantees the requirements.
+            unsafe { scan_block(op, (inner, columns), x, out) }
+        }
+
+        fn combine_slices(level: SimdLevel, f: ScanFn, so_far: &mut [f32], x: &[f32]) -> bool {
+            // An extreme of floats does not round, so no wider type is needed.
+            match f {
+                ScanFn::Max => fold_row(level, ColumnReduction::Max, so_far, x),
+                ScanFn::Min => fold_row(level, ColumnReduction::Min, so_far, x),
+                ScanFn::Sum | ScanFn::Prod => return false,
+            }
+            true
         }
     };
     f64: |x| x, |x| x;
@@ -161,6 +224,24 @@ fn run<T: CumSumElem>(level: SimdLevel, op: &CumSum, args: &mut KernelArgs<'_>) 
         return;
     }
     let x: &[T] = args.ins[0].dense();
+    if inner > 1 {
+        // Tiles of adjacent lines.
+        let tiles = inner.div_ceil(TILE);
+        let together = TASK.div_ceil(len * TILE.min(inner));
+        let threads = KernelThreads::parallel(args.parallel);
+        let out = SharedMut::new(args.outs[0].as_mut::<T>());
+        for_each(threads, (outer * tiles).div_ceil(together), |task| {
+            for at in task * together..(outer * tiles).min((task + 1) * together) {
+                let (start, first) = (at / tiles * block, at % tiles * TILE);
+                let columns = first..inner.min(first + TILE);
+                let x = &x[start..start + block];
+                // SAFETY: the result has the sizes of the operand, and each tile of lines belongs
+                // to one task.
+                unsafe { T::scan_block(level, op, (inner, columns), x, out.from(start)) }
+            }
+        });
+        return;
+    }
     let blocks = TASK.div_ceil(block);
     parts(
         args.parallel,
@@ -168,12 +249,10 @@ fn run<T: CumSumElem>(level: SimdLevel, op: &CumSum, args: &mut KernelArgs<'_>) 
         blocks * block,
         |i, out| {
             let x = &x[i * blocks * block..][..out.len()];
-            let (x, out) = match inner {
-                1 => scan_rows(op, len, x, out),
-                _ => (x, out),
-            };
+            let (x, out) = scan_rows(op, len, x, out);
             for (x, out) in x.chunks_exact(block).zip(out.chunks_exact_mut(block)) {
-                T::scan_block(level, op, inner, x, out);
+                // SAFETY: the lengths are equal, and this task owns the line.
+                unsafe { T::scan_block(level, op, (1, 0..1), x, SharedMut::new(out)) }
             }
         },
     );
@@ -206,14 +285,25 @@ fn scan_rows<'a, T: CumSumElem>(
     (rest, out_rest)
 }
 
-/// Scans one outer index: its lines have stride `inner`.
-fn scan_block<T: CumSumElem>(op: &CumSum, inner: usize, x: &[T], out: &mut [T]) {
-    // A constant function per loop, so that the compiler vectorizes it.
-    match op.f {
-        ScanFn::Sum => lines::<T, TILE>(op, inner, x, out, |a, x| T::combine(ScanFn::Sum, a, x)),
-        ScanFn::Prod => lines::<T, TILE>(op, inner, x, out, |a, x| T::combine(ScanFn::Prod, a, x)),
-        ScanFn::Max => lines::<T, TILE>(op, inner, x, out, |a, x| T::combine(ScanFn::Max, a, x)),
-        ScanFn::Min => lines::<T, TILE>(op, inner, x, out, |a, x| T::combine(ScanFn::Min, a, x)),
+/// As [`CumSumElem::scan_block`], for every element type.
+///
+/// # Safety
+/// As for [`CumSumElem::scan_block`].
+unsafe fn scan_block<T: CumSumElem>(
+    op: &CumSum,
+    lines_of: (usize, Range<usize>),
+    x: &[T],
+    out: SharedMut<T>,
+) {
+    // SAFETY: the caller guarantees the requirements.
+    unsafe {
+        // A constant function per loop, so that the compiler vectorizes it.
+        match op.f {
+            ScanFn::Sum => lines(op, lines_of, x, out, |a, x| T::combine(ScanFn::Sum, a, x)),
+            ScanFn::Prod => lines(op, lines_of, x, out, |a, x| T::combine(ScanFn::Prod, a, x)),
+            ScanFn::Max => lines(op, lines_of, x, out, |a, x| T::combine(ScanFn::Max, a, x)),
+            ScanFn::Min => lines(op, lines_of, x, out, |a, x| T::combine(ScanFn::Min, a, x)),
+        }
     }
 }
 
@@ -238,32 +328,37 @@ fn contiguous<T: CumSumElem, const N: usize>(
     }
 }
 
-/// Processes the lines of one outer index. The elements of a line have stride `inner`; `N` lines
-/// are processed together.
+/// Processes adjacent lines of one outer index, at most [`TILE`]. The elements of a line have
+/// stride `inner`.
+///
+/// # Safety
+/// `out` has as many elements as `x`, and no other thread accesses these lines.
 #[inline(always)]
-fn lines<T: CumSumElem, const N: usize>(
+unsafe fn lines<T: CumSumElem>(
     op: &CumSum,
-    inner: usize,
+    (inner, columns): (usize, Range<usize>),
     x: &[T],
-    out: &mut [T],
+    out: SharedMut<T>,
     combine: impl Fn(T::Wide, T) -> T::Wide,
 ) {
     if inner == 1 {
+        // SAFETY: the caller guarantees the requirements.
+        let out = unsafe { out.slice(0, x.len()) };
         return contiguous::<T, 1>(op, x, out, combine);
     }
     let len = x.len() / inner;
-    for first in (0..inner).step_by(N) {
-        let n = N.min(inner - first);
-        let mut so_far = [T::identity(op.f); N];
-        for step in 0..len {
-            let i = if op.reverse { len - 1 - step } else { step };
-            let at = i * inner + first;
-            let row = x[at..at + n].iter().zip(&mut out[at..at + n]);
-            for (so_far, (x, y)) in so_far.iter_mut().zip(row) {
-                let with = combine(*so_far, *x);
-                *y = T::result(if op.exclusive { *so_far } else { with });
-                *so_far = with;
-            }
+    let (first, n) = (columns.start, columns.len());
+    let mut so_far = [T::identity(op.f); TILE];
+    for step in 0..len {
+        let i = if op.reverse { len - 1 - step } else { step };
+        let at = i * inner + first;
+        // SAFETY: the elements are inside the result, and belong to the lines of this thread.
+        let out = unsafe { out.slice(at, n) };
+        let row = x[at..at + n].iter().zip(out);
+        for (so_far, (x, y)) in so_far.iter_mut().zip(row) {
+            let with = combine(*so_far, *x);
+            *y = T::result(if op.exclusive { *so_far } else { with });
+            *so_far = with;
         }
     }
 }

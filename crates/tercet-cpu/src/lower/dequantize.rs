@@ -1,12 +1,15 @@
 //! `Dequantize`: decodes blocks of quantized weights to F32, in parallel over ranges of blocks.
 
-use tercet_ir::{Graph, Node, Op};
+use tercet_ir::{Graph, Node, Op, OpKind};
 
 use crate::args::KernelArgs;
 use crate::kernels::SimdLevel;
 use crate::kernels::quant::{QuantRowLayout, QuantView, dequantize_rows};
-use crate::lower::LoweredNode;
 use crate::lower::elem::parts;
+use crate::lower::{CpuKernel, LoweredNode, always, kernel};
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[kernel("dequantize", OpKind::Dequantize, always, lower)];
 
 /// Elements per task; a multiple of every scheme's block length.
 const TASK: usize = 1 << 14;

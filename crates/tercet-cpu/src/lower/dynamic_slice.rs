@@ -1,11 +1,15 @@
 //! `DynamicSlice`: a strided copy whose start offset is an operand.
 
-use tercet_ir::{DType, EvalError, Graph, Node, Op};
+use tercet_ir::{DType, EvalError, Graph, Node, Op, OpKind};
 
 use crate::args::{KernelArgs, KernelView};
 use crate::lower::reference_eval::evaluate;
-use crate::lower::{AcceptedLayout, LoweredNode, copy_view};
+use crate::lower::{AcceptedLayout, CpuKernel, LoweredNode, always, copy_view, kernel};
 use tercet_ir::layout::Layout;
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] =
+    &[kernel("dynamic_slice", OpKind::DynamicSlice, always, lower)];
 
 pub(crate) fn lower(_: &Graph, node: &Node) -> LoweredNode {
     let op = node.op.clone();

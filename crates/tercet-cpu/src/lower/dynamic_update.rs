@@ -1,11 +1,19 @@
 //! `DynamicUpdateSlice` for every dtype. For example, a KV cache is updated in place.
 
-use tercet_ir::{EvalError, Graph, MAX_RANK, Node, next_index};
+use tercet_ir::{EvalError, Graph, MAX_RANK, Node, OpKind, next_index};
 
 use crate::args::{KernelArgs, KernelView};
 use crate::lower::copy::copy_view;
-use crate::lower::{AcceptedLayout, KernelRunFn, LoweredNode, indices};
+use crate::lower::{AcceptedLayout, CpuKernel, KernelRunFn, LoweredNode, always, indices, kernel};
 use tercet_ir::layout::Layout;
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[kernel(
+    "dynamic_update_slice",
+    OpKind::DynamicUpdateSlice,
+    always,
+    lower,
+)];
 
 /// Start index of a window, clamped so that the window fits.
 fn window(

@@ -10,13 +10,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytemuck::{cast_slice, cast_slice_mut};
 use tercet_ir::layout::Layout;
 use tercet_ir::ops::{check_fft_length, unit_root};
-use tercet_ir::{Graph, Node, Op, Support};
+use tercet_ir::{Graph, Node, Op, OpKind, Support};
 
 use crate::args::KernelArgs;
 use crate::kernels::KernelThreads;
 use crate::kernels::parallel::{DisjointChunks, for_each_part};
-use crate::lower::LoweredNode;
 use crate::lower::elem::{REALS, native_for};
+use crate::lower::{CpuKernel, LoweredNode, through_f32};
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[through_f32("fft", OpKind::Fft, supports, lower)];
 
 /// Complex number as `[real, imaginary]`.
 type Complex32 = [f32; 2];

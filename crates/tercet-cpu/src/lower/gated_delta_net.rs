@@ -2,12 +2,20 @@
 //! state stays in scratch memory.
 #![allow(unsafe_code, reason = "heads interleave in the result")]
 
-use tercet_ir::{Graph, Node, Support};
+use tercet_ir::{Graph, Node, OpKind, Support};
 
 use crate::args::KernelArgs;
 use crate::kernels::parallel::{KernelThreads, SharedMut, for_each_with_scratch};
 use crate::lower::elem::{REALS, native_for};
-use crate::lower::{LoweredNode, floats_mut};
+use crate::lower::{CpuKernel, LoweredNode, floats_mut, through_f32};
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[through_f32(
+    "gated_delta_net",
+    OpKind::GatedDeltaNet,
+    supports,
+    lower,
+)];
 
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     native_for(REALS, graph.ty(node.inputs[0]).dtype)

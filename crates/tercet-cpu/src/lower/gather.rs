@@ -4,11 +4,14 @@
 //! one.
 
 use bytemuck::Pod;
-use tercet_ir::{DType, EvalError, Graph, Node, Op};
+use tercet_ir::{DType, EvalError, Graph, Node, Op, OpKind};
 
 use crate::args::KernelArgs;
-use crate::lower::LoweredNode;
 use crate::lower::elem::{AxisBlocks, parts};
+use crate::lower::{CpuKernel, LoweredNode, always, kernel};
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[kernel("gather", OpKind::Gather, always, lower)];
 
 /// Minimum bytes of a parallel task.
 const TASK_BYTES: usize = 1 << 16;
@@ -84,16 +87,18 @@ impl<I: Copy + Into<i64>> GatherRows<'_, I> {
     /// Copies the rows from `first` on, of `BYTES` bytes each (0: length known only at run time).
     fn copy<const BYTES: usize>(&self, first: usize, out: &mut [u8]) {
         let bytes = if BYTES == 0 { self.bytes } else { BYTES };
-        let (mut block, mut at) = (first / self.index.len(), first % self.index.len());
-        for row in out.chunks_exact_mut(bytes) {
-            let i: i64 = self.index[at].into();
-            let i = if i < 0 { i + self.len as i64 } else { i } as usize;
-            let from = (block * self.len + i) * bytes;
-            row.copy_from_slice(&self.data[from..from + bytes]);
-            at += 1;
-            if at == self.index.len() {
-                (block, at) = (block + 1, 0);
+        let (mut block, at) = (first / self.index.len(), first % self.index.len());
+        let (mut out, mut index) = (out, &self.index[at..]);
+        // The rows of one block have the same part of the data.
+        while !out.is_empty() {
+            let (own, rest) = out.split_at_mut(out.len().min(index.len() * bytes));
+            let data = &self.data[block * self.len * bytes..][..self.len * bytes];
+            for (row, i) in own.chunks_exact_mut(bytes).zip(index) {
+                let i: i64 = (*i).into();
+                let i = if i < 0 { i + self.len as i64 } else { i } as usize;
+                row.copy_from_slice(&data[i * bytes..][..bytes]);
             }
+            (block, out, index) = (block + 1, rest, self.index);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `GroupedMatMul` and `DequantGroupedMatMul` in f32: the rows of each expert are gathered and
 //! multiplied together.
 
-use tercet_ir::{EvalError, Graph, Node, Op, Scheme, Support};
+use tercet_ir::{EvalError, Graph, Node, Op, OpKind, Scheme, Support};
 
 use crate::args::KernelArgs;
 use crate::kernels::gemm::{GemmEpilogue, MatView, gemm, gemm_scratch_len};
@@ -10,8 +10,19 @@ use crate::kernels::{KernelThreads, SimdLevel};
 use crate::lower::elem::{REALS, native_for};
 use crate::lower::indexed::resolve;
 use crate::lower::top_k::keys_of;
-use crate::lower::{AcceptedLayout, LoweredNode, floats_mut, indices};
+use crate::lower::{AcceptedLayout, CpuKernel, LoweredNode, floats_mut, indices, through_f32};
 use tercet_ir::layout::Layout;
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[
+    through_f32("grouped_matmul", OpKind::GroupedMatMul, supports, lower),
+    through_f32(
+        "quant_grouped_matmul",
+        OpKind::DequantGroupedMatMul,
+        supports,
+        lower_dequant,
+    ),
+];
 
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     native_for(REALS, graph.ty(node.inputs[0]).dtype)

@@ -8,15 +8,27 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bytemuck::Pod;
 use half::{bf16, f16};
-use tercet_ir::{DType, EvalError, Graph, MAX_RANK, Node, Op};
+use tercet_ir::{DType, EvalError, Graph, MAX_RANK, Node, Op, OpKind};
 
 use crate::args::{KernelArgs, KernelView, KernelViewMut};
 use crate::kernels::KernelThreads;
 use crate::kernels::parallel::for_each;
 use crate::lower::elem::parts;
 use crate::lower::reference_eval::evaluate;
-use crate::lower::{AcceptedLayout, LoweredNode, copy_view, indices};
+use crate::lower::{AcceptedLayout, CpuKernel, LoweredNode, always, copy_view, indices, kernel};
 use tercet_ir::layout::Layout;
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[
+    kernel(
+        "gather_elements",
+        OpKind::GatherElements,
+        always,
+        lower_elements,
+    ),
+    kernel("gather_nd", OpKind::GatherNd, always, lower_nd),
+    kernel("one_hot", OpKind::OneHot, always, lower_one_hot),
+];
 
 /// Minimum bytes of a parallel task.
 const TASK_BYTES: usize = 1 << 16;
@@ -254,17 +266,33 @@ fn elements<T: Pod + Send + Sync>(
                 }
                 rest /= shape[a];
             }
-            let (len, step, across) = (sizes[axis] as i64, steps[axis], usize::from(axis != last));
+            let (len, step) = (sizes[axis] as i64, steps[axis]);
             let at = |index: i64| (if index < 0 { index + len } else { index }) as usize;
+            if axis == last {
+                let row = &from[base..base + sizes[axis]];
+                match idx {
+                    IndexSlice::I32(list) => {
+                        for (y, index) in to.iter_mut().zip(&list[first..]) {
+                            *y = row[at((*index).into())];
+                        }
+                    }
+                    IndexSlice::I64(list) => {
+                        for (y, index) in to.iter_mut().zip(&list[first..]) {
+                            *y = row[at(*index)];
+                        }
+                    }
+                }
+                continue;
+            }
             match idx {
                 IndexSlice::I32(list) => {
                     for (j, (y, index)) in to.iter_mut().zip(&list[first..]).enumerate() {
-                        *y = from[base + at((*index).into()) * step + across * j];
+                        *y = from[base + at((*index).into()) * step + j];
                     }
                 }
                 IndexSlice::I64(list) => {
                     for (j, (y, index)) in to.iter_mut().zip(&list[first..]).enumerate() {
-                        *y = from[base + at(*index) * step + across * j];
+                        *y = from[base + at(*index) * step + j];
                     }
                 }
             }

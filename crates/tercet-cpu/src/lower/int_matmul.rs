@@ -1,7 +1,7 @@
 //! `MatMul` of I32, to which matmuls and convolutions of quantized models are lowered.
 
 use tercet_ir::layout::Layout;
-use tercet_ir::{DType, EvalError, Graph, Node, Support};
+use tercet_ir::{DType, EvalError, Graph, Node, OpKind, Support};
 
 use crate::aligned_alloc::AlignedPages;
 use crate::args::{KernelArgs, KernelView, PackedConst, PackedForm};
@@ -12,11 +12,17 @@ use crate::kernels::int_gemm_bytes as dots;
 use crate::kernels::int8_conv::gemm;
 use crate::kernels::{KernelThreads, SimdLevel};
 use crate::lower::elem::native_for;
-use crate::lower::{KernelPackFn, LoweredNode, words};
+use crate::lower::{CpuKernel, KernelPackFn, LoweredNode, kernel, row_products, words};
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[kernel("int_gemm", OpKind::MatMul, supports, lower)];
 
 /// Rows from which a right-hand side that is not constant is packed as bytes.
 #[cfg(tercet_byte_gemm)]
 const MIN_ROWS_TO_PACK: usize = 8;
+
+/// Rows from which a right-hand side that is not constant is packed as pairs.
+const MIN_ROWS_TO_PAIR: usize = 4;
 
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     native_for(&[DType::I32], graph.ty(node.inputs[0]).dtype)
@@ -63,7 +69,7 @@ fn sizes(a: &[usize], b: &[usize]) -> IntGemmShape {
 }
 
 /// Like [`sizes`], but merges the leading axes of `a` into rows if there is a single `b`.
-fn joined(a: &[usize], b: &[usize]) -> IntGemmShape {
+pub(super) fn joined(a: &[usize], b: &[usize]) -> IntGemmShape {
     match b.len() <= 2 && a.len() > 1 {
         true => IntGemmShape {
             m: a[..a.len() - 1].iter().product(),
@@ -76,9 +82,9 @@ fn joined(a: &[usize], b: &[usize]) -> IntGemmShape {
 fn pack(level: SimdLevel, w: &KernelView<'_>) -> Result<PackedConst, EvalError> {
     let (shape, b) = (sizes(&[], w.shape()), w.dense::<i32>());
     #[cfg(tercet_byte_gemm)]
-    if dots::supports(level, b) {
+    if let Some(center) = dots::center(level, KernelThreads::Pool, b) {
         let mut bytes = words(dots::packed_len(&shape))?;
-        dots::pack(KernelThreads::Pool, &shape, b, &mut bytes);
+        dots::pack(KernelThreads::Pool, &shape, b, center, &mut bytes);
         return Ok(PackedConst::new(IntMatMulWeights::Dots(bytes)));
     }
     #[cfg(target_arch = "x86_64")]
@@ -89,7 +95,7 @@ fn pack(level: SimdLevel, w: &KernelView<'_>) -> Result<PackedConst, EvalError> 
     }
     let _ = level;
     let mut panels = words(shape.panels_len())?;
-    let weights = match pack_panels(&shape, b, &mut panels) {
+    let weights = match pack_panels(KernelThreads::Pool, &shape, b, &mut panels) {
         true => IntMatMulWeights::Panels(panels),
         false => {
             let mut wide = words(b.len())?;
@@ -138,6 +144,11 @@ fn run(level: SimdLevel, args: &mut KernelArgs<'_>) {
         .and_then(|p| p.downcast_ref::<IntMatMulWeights>());
     #[cfg(target_arch = "x86_64")]
     if let Some(IntMatMulWeights::Bytes(weights)) = packed {
+        if gemm::prefers_pairs(&shape, a_data, weights) {
+            let (rows, panels) = scratch.split_at_mut(shape.rows_len());
+            gemm::unpack_pairs(threads, &shape, weights, panels);
+            return int_gemm(level, threads, &shape, a_data, panels, y, rows);
+        }
         return gemm::byte_gemm(level, threads, &shape, a_data, weights, y, scratch);
     }
     #[cfg(tercet_byte_gemm)]
@@ -158,14 +169,21 @@ fn run(level: SimdLevel, args: &mut KernelArgs<'_>) {
         None => {}
     }
     let b_data = b.dense::<i32>();
+    if shape.m < MIN_ROWS_TO_PAIR {
+        let shapes = [a.shape(), b.shape()];
+        return row_products::products(level, threads, shapes, a_data, b_data, y);
+    }
     // Packing is worth it if several rows read the panels.
     #[cfg(tercet_byte_gemm)]
-    if shape.m >= MIN_ROWS_TO_PACK && dots::supports(level, b_data) {
+    if shape.m >= MIN_ROWS_TO_PACK
+        && let Some(center) = dots::center(level, threads, b_data)
+    {
         let (bytes, rest) = whole.split_at_mut(dots::packed_len(&shape));
         let (own_a, own_b) = (shape.m * shape.k, shape.k * shape.n);
         for (i, y) in y.chunks_exact_mut((shape.m * shape.n).max(1)).enumerate() {
             let [at_a, at_b] = places(a.shape(), b.shape(), i);
-            dots::pack(threads, &shape, &b_data[at_b * own_b..][..own_b], bytes);
+            let b = &b_data[at_b * own_b..][..own_b];
+            dots::pack(threads, &shape, b, center, bytes);
             dots::byte_gemm(
                 level,
                 threads,
@@ -184,7 +202,7 @@ fn run(level: SimdLevel, args: &mut KernelArgs<'_>) {
         let [at_a, at_b] = places(a.shape(), b.shape(), i);
         let a = &a_data[at_a * own_a..][..own_a];
         let b = &b_data[at_b * own_b..][..own_b];
-        match pack_panels(&shape, b, panels) {
+        match pack_panels(threads, &shape, b, panels) {
             true => int_gemm(level, threads, &shape, a, panels, y, rows),
             false => int_gemm_wide(threads, &shape, a, b, y),
         }
@@ -192,7 +210,7 @@ fn run(level: SimdLevel, args: &mut KernelArgs<'_>) {
 }
 
 /// Matrix index in each operand for product `i`; the leading axes broadcast.
-fn places(a: &[usize], b: &[usize], mut i: usize) -> [usize; 2] {
+pub(super) fn places(a: &[usize], b: &[usize], mut i: usize) -> [usize; 2] {
     if b.len() <= 2 {
         return [0, 0];
     }

@@ -3,14 +3,18 @@
 //! Along the last axis a line is read block by block. Along another axis a tile of adjacent lines
 //! is read row by row. The order of summation depends only on the shape.
 
-use tercet_ir::{Graph, Node, Op, Support};
+use tercet_ir::{DType, Graph, Node, Op, OpKind, Support};
 
 use crate::args::KernelArgs;
 use crate::kernels::columns::{ColumnReduction, fold_all, fold_row};
 use crate::kernels::{SimdLevel, rows, vmath};
-use crate::lower::LoweredNode;
 use crate::lower::elem::{AxisBlocks, BUFFER, ComputeF32, REALS, for_real, native_for, parts};
+use crate::lower::{CpuKernel, LoweredNode, kernel};
 use tercet_ir::layout::Layout;
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] =
+    &[kernel("log_softmax", OpKind::LogSoftmax, supports, lower)];
 
 /// Adjacent lines that are processed together.
 const TILE: usize = 256;
@@ -49,6 +53,10 @@ fn run<T: ComputeF32>(level: SimdLevel, view: AxisBlocks, args: &mut KernelArgs<
     let blocks = TASK.div_ceil(block);
     parts(args.parallel, out, blocks * block, |i, out| {
         let x = &x[i * blocks * block..][..out.len()];
+        if T::DTYPE == DType::F32 && inner == 1 && len <= BUFFER {
+            let (x, out) = (bytemuck::cast_slice(x), bytemuck::cast_slice_mut(out));
+            return rows::log_softmax(level, x, len, out);
+        }
         let mut buffers = [[0.0; BUFFER]; 3];
         for (x, out) in x.chunks_exact(block).zip(out.chunks_exact_mut(block)) {
             if inner == 1 {
@@ -88,10 +96,7 @@ fn line<T: ComputeF32>(
     let mut sum = 0f64;
     for x in x.chunks(BUFFER) {
         let x = T::widen(level, x, wide);
-        let (y, e) = (&mut y[..x.len()], &mut e[..x.len()]);
-        y.iter_mut().zip(x).for_each(|(y, x)| *y = x - max);
-        vmath::exp(level, y, e);
-        sum += f64::from(rows::sum(level, e));
+        sum += f64::from(rows::exp_sum(level, x, max, &mut e[..x.len()]));
     }
     let log = sum.ln() as f32;
     for (x, out) in x.chunks(BUFFER).zip(out.chunks_mut(BUFFER)) {

@@ -10,6 +10,7 @@
 //!   ([`chain`]).
 //! - A map of one byte-sized operand becomes a lookup table ([`byte_lut`]).
 //! - One function of integers runs in their own width ([`native`]).
+//! - One function of two operands reads their rows in place ([`pairs`]).
 //! - A quantized sum of two operands is computed in vector registers ([`sums`]).
 //!
 //! Invariants: f16 and bf16 are computed in f32 and rounded after each step. Integers and f64 are
@@ -28,19 +29,37 @@ mod integer_range;
 mod integers;
 mod load;
 mod native;
+mod pairs;
 mod step;
 pub(crate) mod sums;
 
 use smallvec::SmallVec;
 use tercet_ir::ops::AxisMap;
-use tercet_ir::{DType, Dim, Graph, Node, Op, Support};
+use tercet_ir::{DType, Dim, Graph, Node, Op, OpKind, Support};
 
 use crate::args::KernelArgs;
 use crate::kernels::parallel::{SharedMut, for_each_with_scratch};
 use crate::kernels::{KernelThreads, SimdLevel, chain as chains};
-use crate::lower::{AcceptedLayout, LoweredNode};
+use crate::lower::{AcceptedLayout, CpuKernel, LowerFn, LoweredNode, row};
 use body::{MapBody, MapStepDst};
 use geometry::MapGeometry;
+
+const MAP: LowerFn = LowerFn::Kernel(lower);
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[
+    row("map", OpKind::Unary, MAP),
+    row("map", OpKind::Binary, MAP),
+    row("map", OpKind::Compare, MAP),
+    row("map", OpKind::Where, MAP),
+    row("map", OpKind::Fma, MAP),
+    row("map", OpKind::Clamp, MAP),
+    row("map", OpKind::Cast, MAP),
+    CpuKernel {
+        supports,
+        ..row("map", OpKind::Map, MAP)
+    },
+];
 
 /// Elements of a block; an f32 register has 4 KiB.
 pub(crate) const BLOCK: usize = 1024;
@@ -72,7 +91,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     if let Some(lowered) = byte_lut::lower(graph, node, &map, &dtypes, &steps) {
         return lowered;
     }
-    if let Some(lowered) = casts::lower(graph, node, &map, &dtypes) {
+    if let Some(lowered) = casts::lower(graph, node, &map, &dtypes, &steps) {
         return lowered;
     }
     if let Some(lowered) = sums::lower(graph, node, &map, &dtypes, &steps) {
@@ -102,8 +121,14 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
     // The broadcast multiplication does not work in place.
     let gates = broadcast_mul::may(graph, node);
     let in_place = if gates { Vec::new() } else { in_place };
+    let pair = pairs::of(&map, &dtypes);
     let run = move |args: &mut KernelArgs<'_>| {
         if gates && broadcast_mul::run(args) {
+            return Ok(());
+        }
+        if let Some(pair) = &pair
+            && pair.run(level, &body.inputs, args)
+        {
             return Ok(());
         }
         let is_small = |i: &usize| {

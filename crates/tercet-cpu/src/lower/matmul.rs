@@ -4,7 +4,7 @@
 //! memory at each call. Matmuls with quantized weights are in `quant_matmul.rs`.
 
 use tercet_ir::scalar::UnaryFn;
-use tercet_ir::{EvalError, Graph, Node, Op, Support};
+use tercet_ir::{EvalError, Graph, Node, Op, OpKind, Support};
 
 use crate::aligned_alloc::AlignedPages;
 use crate::args::{KernelArgs, KernelView, PackedConst};
@@ -15,8 +15,17 @@ use crate::kernels::gemm::{
 use crate::kernels::parallel::{DisjointChunks, for_each_part};
 use crate::kernels::{KernelThreads, SimdLevel};
 use crate::lower::elem::{REALS, native_for};
-use crate::lower::{AcceptedLayout, KernelPackFn, LoweredNode, floats_mut, missing, zeroed_floats};
+use crate::lower::{
+    AcceptedLayout, CpuKernel, KernelPackFn, LoweredNode, floats_mut, missing, through_f32,
+    zeroed_floats,
+};
 use tercet_ir::layout::Layout;
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[
+    through_f32("gemm", OpKind::MatMul, supports, lower),
+    through_f32("gemm", OpKind::Linear, supports, lower),
+];
 
 /// Supports floats that are computed in f32; integers and f64 have no packed kernels.
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {

@@ -5,12 +5,15 @@ use bytemuck::Pod;
 use tercet_ir::layout::Layout;
 use tercet_ir::ops::{Pad, PadMode};
 use tercet_ir::scalar::{Scalar, convert};
-use tercet_ir::{DType, EvalError, Graph, Node, Op};
+use tercet_ir::{DType, EvalError, Graph, Node, Op, OpKind};
 
 use crate::args::{KernelArgs, KernelView};
 use crate::lower::elem::parts;
 use crate::lower::reference_eval::evaluate;
-use crate::lower::{AcceptedLayout, LoweredNode};
+use crate::lower::{AcceptedLayout, CpuKernel, LoweredNode, always, kernel};
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[kernel("pad", OpKind::Pad, always, lower)];
 
 /// Minimum elements of a parallel task.
 const TASK: usize = 1 << 14;

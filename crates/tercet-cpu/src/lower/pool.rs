@@ -1,15 +1,18 @@
 //! `Pool`: planes are distributed over threads. Narrow floats are pooled in f32.
 
 use tercet_ir::ops::{Op, Pool};
-use tercet_ir::{DType, Graph, Node, Support};
+use tercet_ir::{DType, Graph, Node, OpKind, Support};
 
 use crate::args::KernelArgs;
 use crate::kernels::SimdLevel;
 use crate::kernels::conv::ConvWindowAxes;
 use crate::kernels::pool::{PoolElem, PoolWindows};
-use crate::lower::LoweredNode;
 use crate::lower::conv::ConvWindowParams;
 use crate::lower::elem::{native_for, parts};
+use crate::lower::{CpuKernel, LoweredNode, through_f32};
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[through_f32("pool", OpKind::Pool, supports, lower)];
 
 /// Minimum elements of a parallel task.
 const TASK: usize = 1 << 13;

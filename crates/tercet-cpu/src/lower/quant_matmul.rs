@@ -5,7 +5,7 @@
 //! are not repacked.
 
 use tercet_ir::layout::Layout;
-use tercet_ir::{EvalError, Graph, Node, Op, Scheme};
+use tercet_ir::{EvalError, Graph, Node, Op, OpKind, Scheme};
 
 use crate::aligned_alloc::AlignedPages;
 use crate::args::{KernelArgs, KernelView, PackedConst, PackedForm};
@@ -16,7 +16,20 @@ use crate::kernels::quant::{
 };
 use crate::kernels::{KernelThreads, SimdLevel};
 use crate::lower::matmul::lhs;
-use crate::lower::{AcceptedLayout, KernelPackFn, LoweredNode, floats_mut, zeroed_floats};
+use crate::lower::{
+    AcceptedLayout, CpuKernel, KernelPackFn, LowerFn, LoweredNode, floats_mut, row, zeroed_floats,
+};
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[CpuKernel {
+    supports: super::matmul::supports,
+    through_f32: true,
+    ..row(
+        "quant_matmul",
+        OpKind::DequantMatMul,
+        LowerFn::MatMul(lower),
+    )
+}];
 
 /// Alignment of repacked weights, so that a vector never spans two cache lines.
 const ALIGN: usize = 64;

@@ -2,7 +2,7 @@
 
 use tercet_ir::layout::Layout;
 use tercet_ir::ops::QuantizedConv;
-use tercet_ir::{DType, EvalError, Graph, Node, Op, Support};
+use tercet_ir::{DType, EvalError, Graph, Node, Op, OpKind, Support};
 
 use crate::aligned_alloc::AlignedPages;
 use crate::args::{KernelArgs, KernelView, PackedConst};
@@ -12,7 +12,15 @@ use crate::kernels::int8_conv::{
 };
 use crate::kernels::{KernelThreads, SimdLevel};
 use crate::lower::conv::ConvWindowParams;
-use crate::lower::{KernelPackFn, LoweredNode, missing, words};
+use crate::lower::{CpuKernel, KernelPackFn, LoweredNode, kernel, missing, words};
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[kernel(
+    "quantized_conv",
+    OpKind::QuantizedConv,
+    supports,
+    lower,
+)];
 
 fn quantized_conv_op(node: &Node) -> &QuantizedConv {
     let Op::QuantizedConv(op) = &node.op else {

@@ -4,7 +4,7 @@
 
 use smallvec::SmallVec;
 use tercet_ir::ops::Recurrence;
-use tercet_ir::{EvalError, Graph, Node, Op, Support};
+use tercet_ir::{EvalError, Graph, Node, Op, OpKind, Support};
 
 use crate::aligned_alloc::AlignedPages;
 use crate::args::{KernelArgs, KernelView, PackedConst};
@@ -12,7 +12,15 @@ use crate::kernels::SimdLevel;
 use crate::kernels::parallel::{KernelThreads, SharedMut, for_each};
 use crate::kernels::recurrence::{RecurrentRow, RecurrentShape, advance};
 use crate::lower::elem::{REALS, native_for};
-use crate::lower::{KernelPackFn, LoweredNode, floats_mut, zeroed_floats};
+use crate::lower::{CpuKernel, KernelPackFn, LoweredNode, floats_mut, through_f32, zeroed_floats};
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[through_f32(
+    "recurrence",
+    OpKind::Recurrence,
+    supports,
+    lower,
+)];
 
 /// Batch rows per task.
 const ROWS: usize = 4;

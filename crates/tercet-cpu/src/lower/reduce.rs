@@ -10,14 +10,17 @@
 
 use half::{bf16, f16};
 use tercet_ir::ops::{Reduce, ReduceFn};
-use tercet_ir::{DType, Element, Graph, MAX_RANK, Node, Op, Support, scalar};
+use tercet_ir::{DType, Element, Graph, MAX_RANK, Node, Op, OpKind, Support, scalar};
 
 use crate::args::KernelArgs;
 use crate::kernels::columns::{ColumnReduction, fold_all, fold_row};
 use crate::kernels::{SimdLevel, rows};
 use crate::lower::elem::{BUFFER, ComputeF32, WrappingInt, for_element, native_for, parts};
-use crate::lower::{AcceptedLayout, LoweredNode};
+use crate::lower::{AcceptedLayout, CpuKernel, LoweredNode, kernel};
 use tercet_ir::layout::Layout;
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[kernel("reduce", OpKind::Reduce, supports, lower)];
 
 /// Elements of a row that are folded together.
 const BLOCK: usize = 1 << 14;
@@ -197,6 +200,18 @@ impl ReduceShape {
         }
     }
 
+    /// The distance between the rows, if each result is a row of one block and all distances are
+    /// equal.
+    fn even_rows(&self, len: usize) -> Option<usize> {
+        let single = self.reduced.rank == 0 && len <= BLOCK;
+        let step = match self.kept_axes.rank {
+            0 => Some(len),
+            1 => usize::try_from(self.kept_axes.stride[0]).ok(),
+            _ => None,
+        };
+        step.filter(|step| single && *step >= len)
+    }
+
     /// Number of row blocks of one result.
     fn blocks(&self, len: usize) -> usize {
         self.reduced.count() * len.div_ceil(BLOCK)
@@ -265,6 +280,16 @@ fn run<T: ReduceElem>(level: SimdLevel, op: &Reduce, args: &mut KernelArgs<'_>) 
                 );
             }
             let task = TASK.div_ceil(n);
+            if let Some(step) = shape.even_rows(len) {
+                parts(parallel, out, task, |i, out| {
+                    let rows = x[i * task * step..].chunks(step.max(1));
+                    for (y, row) in out.iter_mut().zip(rows) {
+                        let part = T::block(level, f, &row[..len]);
+                        *y = T::result(f, T::combine(f, T::identity(f), part), n);
+                    }
+                });
+                return;
+            }
             parts(parallel, out, task, |i, out| {
                 for (j, y) in out.iter_mut().enumerate() {
                     *y = fold(shape.kept_axes.offset(i * task + j));

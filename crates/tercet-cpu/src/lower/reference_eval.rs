@@ -7,7 +7,6 @@
 //!
 //! Operators that use `reference_eval`, with their dtypes ("in part": only some cases):
 //!
-//! - `mat_mul`: f64, i64, i8, u32, u8
 //! - `grouped_mat_mul`: f64
 //! - `resize`: f64 (in part)
 //! - `attention`: bf16 (in part), f16 (in part), f32 (in part), f64

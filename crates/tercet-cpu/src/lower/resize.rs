@@ -8,13 +8,21 @@
 use bytemuck::Pod;
 use smallvec::SmallVec;
 use tercet_ir::ops::{Op, Resize, ResizeMode, ResizeTaps};
-use tercet_ir::{Graph, Node, Support};
+use tercet_ir::{Graph, Node, OpKind, Support};
 
 use crate::args::{KernelArgs, KernelView};
 use crate::kernels::parallel::{KernelThreads, SharedMut, for_each_with_scratch};
 use crate::kernels::{SimdLevel, resize};
 use crate::lower::elem::{REALS, native_for, parts};
-use crate::lower::{KernelScratchFn, LoweredNode, floats_mut, missing};
+use crate::lower::{
+    CpuKernel, KernelScratchFn, LoweredNode, floats_mut, kernel, missing, through_f32,
+};
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[
+    kernel("resize", OpKind::Resize, supports_moves, lower),
+    through_f32("resize", OpKind::Resize, supports_sums, lower),
+];
 
 /// Minimum elements of a parallel task.
 const TASK: usize = 1 << 12;

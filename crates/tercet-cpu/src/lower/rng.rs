@@ -5,12 +5,19 @@
 
 use half::{bf16, f16};
 use tercet_ir::random::{PhiloxStream, UniformRange, philox4x32};
-use tercet_ir::{DType, Element, Graph, Node, Op};
+use tercet_ir::{DType, Element, Graph, Node, Op, OpKind};
 
 use crate::args::KernelArgs;
-use crate::lower::LoweredNode;
 use crate::lower::elem::parts;
+use crate::lower::{CpuKernel, LoweredNode, always, kernel};
 use tercet_ir::layout::Layout;
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[
+    kernel("rng_uniform", OpKind::RngUniform, always, lower),
+    kernel("rng_normal", OpKind::RngNormal, always, lower),
+    kernel("philox", OpKind::Philox, always, lower_words),
+];
 
 /// Elements per parallel task; a multiple of a block of random words.
 const TASK: usize = 1 << 12;

@@ -1,13 +1,32 @@
 //! Softmax and norms in f32 along the last axis.
 
-use tercet_ir::{Graph, Node, Op, Support};
+use tercet_ir::{Graph, Node, Op, OpKind, Support};
 
 use crate::args::{KernelArgs, KernelView};
 use crate::kernels::parallel::{DisjointChunks, for_each_part};
 use crate::kernels::rows::{self, RowNormKind};
 use crate::kernels::{KernelThreads, SimdLevel};
 use crate::lower::elem::{REALS, native_for, parts};
-use crate::lower::{LoweredNode, missing};
+use crate::lower::{CpuKernel, LoweredNode, missing, through_f32};
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[
+    through_f32("rows", OpKind::Softmax, supports, lower_map),
+    through_f32("rows", OpKind::LayerNorm, supports, lower_norm),
+    through_f32("rows", OpKind::RmsNorm, supports, lower_norm),
+    through_f32(
+        "rows",
+        OpKind::ResidualLayerNorm,
+        supports,
+        lower_residual_norm,
+    ),
+    through_f32(
+        "rows",
+        OpKind::ResidualRmsNorm,
+        supports,
+        lower_residual_norm,
+    ),
+];
 
 /// Elements per parallel task.
 const TASK: usize = 1 << 14;

@@ -2,17 +2,20 @@
 //! reference and draws the same tokens.
 
 use tercet_ir::ops::Sample;
-use tercet_ir::{DType, EvalError, Graph, Node, Op, Support};
+use tercet_ir::{DType, EvalError, Graph, Node, Op, OpKind, Support};
 
 use crate::args::KernelArgs;
 use crate::kernels::parallel::{DisjointChunks, for_each_part};
 use crate::kernels::rows::max_ignoring_nan;
 use crate::kernels::{KernelThreads, SimdLevel};
-use crate::lower::LoweredNode;
 use crate::lower::elem::{BUFFER, ComputeF32, REALS, for_real, native_for};
 use crate::lower::rank::SortKey;
 use crate::lower::reference_eval::evaluate;
 use crate::lower::top_k::{keys_of, lowest};
+use crate::lower::{CpuKernel, LoweredNode, kernel};
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[kernel("sample", OpKind::Sample, supports, lower)];
 
 pub(crate) fn supports(graph: &Graph, node: &Node) -> Support {
     native_for(REALS, graph.ty(node.inputs[0]).dtype)

@@ -10,18 +10,27 @@
 mod lines;
 
 use tercet_ir::ops::{ScanFn, ScatterReduce};
-use tercet_ir::{EvalError, Graph, MAX_RANK, Node, Op};
+use tercet_ir::{EvalError, Graph, MAX_RANK, Node, Op, OpKind};
 
 use crate::args::{KernelArgs, KernelView};
-use crate::kernels::{KernelThreads, sort_unstable};
+use crate::kernels::{KernelThreads, SimdLevel, sort_unstable};
 use crate::lower::cumsum::{CumSumElem, for_scan};
 use crate::lower::elem::{for_element, parts};
 use crate::lower::indexed::{are_within, resolve, strides};
 use crate::lower::reference_eval::evaluate;
 use crate::lower::top_k::keys_of;
-use crate::lower::{AcceptedLayout, KernelRunFn, LoweredNode, copy_view, indices};
+use crate::lower::{
+    AcceptedLayout, CpuKernel, KernelRunFn, LoweredNode, always, copy_view, indices, kernel,
+};
 use lines::ScatterLines;
 use tercet_ir::layout::Layout;
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[
+    kernel("scatter", OpKind::ScatterElements, always, lower),
+    kernel("scatter", OpKind::ScatterNd, always, lower),
+    kernel("scatter", OpKind::ScatterAdd, always, lower),
+];
 
 /// Number of elements of a slice that are combined at once.
 const TILE: usize = 128;
@@ -74,6 +83,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
         return lower_replacing(graph, node);
     }
     let op = node.op.clone();
+    let level = SimdLevel::detect();
     let run = for_element!(graph.ty(node.inputs[0]).dtype, run);
     let sized = op.clone();
     let mut accepts = vec![AcceptedLayout::Dense; node.inputs.len()];
@@ -95,7 +105,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
         })),
         work: |layouts| layouts.iter().map(Layout::numel).sum(),
         ..LoweredNode::new(node.inputs.len(), move |args: &mut KernelArgs<'_>| {
-            run(&op, args)
+            run(level, &op, args)
         })
     }
 }
@@ -105,6 +115,7 @@ pub(crate) fn lower(graph: &Graph, node: &Node) -> LoweredNode {
 /// contents, so that a failed run can restore them.
 fn lower_replacing(graph: &Graph, node: &Node) -> LoweredNode {
     let op = node.op.clone();
+    let level = SimdLevel::detect();
     let elsewhere = for_element!(graph.ty(node.inputs[0]).dtype, run);
     let undo: KernelRunFn = Box::new(|args| {
         let (count, inner) = slices_of(args);
@@ -135,7 +146,7 @@ fn lower_replacing(graph: &Graph, node: &Node) -> LoweredNode {
             node.inputs.len(),
             move |args: &mut KernelArgs<'_>| match args.ins[0].root.is_empty() {
                 true => replace_in_place(args),
-                false => elsewhere(&op, args),
+                false => elsewhere(level, &op, args),
             },
         )
     }
@@ -188,7 +199,11 @@ fn lines_of(op: &Op, data: &[usize], idx: &[usize]) -> Option<ScatterLines> {
     }
 }
 
-fn run<T: CumSumElem>(op: &Op, args: &mut KernelArgs<'_>) -> Result<(), EvalError> {
+fn run<T: CumSumElem>(
+    level: SimdLevel,
+    op: &Op,
+    args: &mut KernelArgs<'_>,
+) -> Result<(), EvalError> {
     let ScatterOperands { idx, updates } = operands(op);
     let (idx, updates) = (args.ins[idx], args.ins[updates]);
     let out = &mut args.outs[0];
@@ -251,7 +266,7 @@ fn run<T: CumSumElem>(op: &Op, args: &mut KernelArgs<'_>) -> Result<(), EvalErro
             let at = (slice_of(group[0]) - first) * inner;
             let out = &mut out[at..at + inner];
             match f {
-                Some(f) => combined(f, group, updates, out),
+                Some(f) => combined(level, f, group, updates, out),
                 None => {
                     let last = group.last().map_or(0, |key| place_of(*key));
                     out.copy_from_slice(&updates[last * inner..][..inner]);
@@ -275,8 +290,19 @@ fn place_of(key: u64) -> usize {
 }
 
 /// Combines the updates of a group into one slice, in the accumulator type; rounds once.
-fn combined<T: CumSumElem>(f: ScanFn, group: &[u64], updates: &[T], out: &mut [T]) {
+fn combined<T: CumSumElem>(
+    level: SimdLevel,
+    f: ScanFn,
+    group: &[u64],
+    updates: &[T],
+    out: &mut [T],
+) {
     let inner = out.len();
+    if let [key] = group
+        && T::combine_slices(level, f, out, &updates[place_of(*key) * inner..][..inner])
+    {
+        return;
+    }
     // The compiler vectorizes sums and products.
     if let ([key], ScanFn::Sum | ScanFn::Prod) = (group, f) {
         let from = &updates[place_of(*key) * inner..][..inner];

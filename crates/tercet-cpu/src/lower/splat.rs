@@ -12,7 +12,7 @@ use tercet_ir::ops::splat::{
     CAMERA_LEN, DEPTH_AT, FOOTPRINT_LEN, GREATEST_ALPHA, Gaussian, MAX_SIDE, PinholeCamera,
     ProjectedGaussian, ProjectionImage, RasterLimits, SPLAT_LEN, TILE,
 };
-use tercet_ir::{DType, Graph, Node, Op, Support};
+use tercet_ir::{DType, Graph, Node, Op, OpKind, Support};
 
 use crate::args::KernelArgs;
 use crate::kernels::parallel::{
@@ -23,7 +23,29 @@ use crate::kernels::splat::{BlendLimits, PixelArea, RasterSplat, SplatTile, blen
 use crate::kernels::{SimdLevel, splat as kernel};
 use crate::lower::elem::native_for;
 use crate::lower::rank::SortKey;
-use crate::lower::{LoweredNode, floats_mut};
+use crate::lower::{CpuKernel, LoweredNode, floats_mut, kernel};
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[
+    kernel(
+        "splat_prepare",
+        OpKind::GaussianSplatPrepare,
+        supports,
+        lower_prepare,
+    ),
+    kernel(
+        "splat_rasterize",
+        OpKind::GaussianSplatRasterize,
+        supports,
+        lower_rasterize,
+    ),
+    kernel(
+        "splat_rasterize_grad",
+        OpKind::GaussianSplatRasterizeGrad,
+        supports,
+        super::splat_grad::lower,
+    ),
+];
 
 const _: () = assert!(kernel::TILE == TILE && MAX_SIDE / TILE <= u16::MAX as usize);
 

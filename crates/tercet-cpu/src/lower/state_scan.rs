@@ -3,12 +3,18 @@
 #![allow(unsafe_code, reason = "tiles of channels interleave in the result")]
 
 use tercet_ir::ops::ScanSizes;
-use tercet_ir::{EvalError, Graph, Node, Op, Support};
+use tercet_ir::{EvalError, Graph, Node, Op, OpKind, Support};
 
 use crate::args::KernelArgs;
 use crate::kernels::parallel::{KernelThreads, SharedMut, for_each_with_scratch};
 use crate::lower::elem::{REALS, native_for};
-use crate::lower::{LoweredNode, floats_mut};
+use crate::lower::{CpuKernel, LoweredNode, floats_mut, through_f32};
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[
+    through_f32("state_scan", OpKind::SelectiveScan, supports, lower),
+    through_f32("state_scan", OpKind::Mamba2, supports, lower),
+];
 
 /// Channels per task.
 const TILE: usize = 64;

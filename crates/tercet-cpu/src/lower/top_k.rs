@@ -5,15 +5,18 @@
 //! For small `k`, one pass inserts the few keys below the greatest kept one into a sorted list.
 
 use bytemuck::{Pod, cast_slice_mut};
-use tercet_ir::{DType, EvalError, Graph, Node, Op};
+use tercet_ir::{DType, EvalError, Graph, Node, Op, OpKind};
 
 use crate::args::KernelArgs;
 use crate::kernels::KernelThreads;
 use crate::kernels::parallel::{DisjointChunks, for_each_part};
-use crate::lower::LoweredNode;
 use crate::lower::elem::{AxisBlocks, for_element};
 use crate::lower::rank::SortKey;
 use crate::lower::reference_eval::evaluate;
+use crate::lower::{CpuKernel, LoweredNode, always, kernel};
+
+/// The kernels of this file.
+pub(super) const KERNELS: &[CpuKernel] = &[kernel("top_k", OpKind::TopK, always, lower)];
 
 /// Bytes of a sort key with its index.
 pub(crate) fn key_bytes(dtype: DType) -> usize {
@@ -109,14 +112,24 @@ pub(crate) fn run<T: SortKey>(top: TopKParams, args: &mut KernelArgs<'_>) -> Res
 
 /// Sort key with the index of its element in the low bits.
 trait IndexedKey: Pod + Ord + Send {
-    fn new(rank: u64, index: usize) -> Self;
+    /// The key without the index.
+    type Rank: Copy + Ord;
+    const LAST: Self::Rank;
+    fn rank(rank: u64) -> Self::Rank;
+    fn new(rank: Self::Rank, index: usize) -> Self;
     fn index(self) -> usize;
 }
 
 impl IndexedKey for u64 {
+    type Rank = u32;
+    const LAST: u32 = u32::MAX;
     #[inline(always)]
-    fn new(rank: u64, index: usize) -> u64 {
-        rank << 32 | index as u64
+    fn rank(rank: u64) -> u32 {
+        rank as u32
+    }
+    #[inline(always)]
+    fn new(rank: u32, index: usize) -> u64 {
+        u64::from(rank) << 32 | index as u64
     }
     fn index(self) -> usize {
         self as u32 as usize
@@ -124,6 +137,12 @@ impl IndexedKey for u64 {
 }
 
 impl IndexedKey for u128 {
+    type Rank = u64;
+    const LAST: u64 = u64::MAX;
+    #[inline(always)]
+    fn rank(rank: u64) -> u64 {
+        rank
+    }
     #[inline(always)]
     fn new(rank: u64, index: usize) -> u128 {
         u128::from(rank) << 64 | index as u128
@@ -176,8 +195,17 @@ fn run_by<T: SortKey, K: IndexedKey>(
     Ok(())
 }
 
-/// `k` up to which one pass with a sorted list is faster than a selection.
-const MAX_LISTED: usize = 64;
+/// True if one pass with a sorted list of `k` keys is faster than a selection. A longer list moves
+/// more keys for each insertion, so it pays in longer lines only.
+fn is_listed(k: usize, len: usize) -> bool {
+    match k {
+        0 => false,
+        1..=64 => k * 8 <= len,
+        65..=512 => k * 128 <= len,
+        _ => false,
+    }
+}
+
 /// Elements whose ranks are computed together.
 const BLOCK: usize = 64;
 
@@ -191,13 +219,19 @@ fn lines<T: SortKey, K: IndexedKey>(
     keys: &mut [K],
 ) {
     for line in 0..inner {
-        let listed = inner == 1 && top.k > 0 && top.k <= MAX_LISTED && top.k * 8 <= x.len();
-        let found = match listed {
-            true => listed_lowest(top, x, keys),
+        let elements = x[line..].iter().step_by(inner);
+        let found = match is_listed(top.k, x.len() / inner) {
+            true if inner == 1 => listed_lowest(top, x, keys),
+            true => {
+                // The list leaves room for the elements of the line.
+                let (list, rest) = keys.split_at_mut(top.k);
+                let copy: &mut [T] = &mut cast_slice_mut(rest)[..x.len() / inner];
+                copy.iter_mut().zip(elements).for_each(|(to, x)| *to = *x);
+                listed_lowest(top, copy, list)
+            }
             false => {
-                let elements = x[line..].iter().step_by(inner);
                 for (i, (key, x)) in keys.iter_mut().zip(elements).enumerate() {
-                    *key = K::new(top.order.rank(*x), i);
+                    *key = K::new(K::rank(top.order.rank(*x)), i);
                 }
                 lowest(keys, top.k)
             }
@@ -218,29 +252,30 @@ fn listed_lowest<'a, T: SortKey, K: IndexedKey>(
 ) -> &'a [K] {
     let keys = &mut keys[..top.k];
     let (first, rest) = x.split_at(top.k);
+    let rank = |x: T| K::rank(top.order.rank(x));
     for (i, (key, x)) in keys.iter_mut().zip(first).enumerate() {
-        *key = K::new(top.order.rank(*x), i);
+        *key = K::new(rank(*x), i);
     }
     keys.sort_unstable();
     // The rank of the greatest key; later elements of the same rank come after it.
-    let mut bound = top.order.rank(first[keys[top.k - 1].index()]);
+    let mut bound = rank(first[keys[top.k - 1].index()]);
     for (block, x) in rest.chunks(BLOCK).enumerate() {
-        let mut ranks = [u64::MAX; BLOCK];
-        for (rank, x) in ranks.iter_mut().zip(x) {
-            *rank = top.order.rank(*x);
+        let mut ranks = [K::LAST; BLOCK];
+        for (rank_of, x) in ranks.iter_mut().zip(x) {
+            *rank_of = rank(*x);
         }
         if !ranks.iter().fold(false, |any, rank| any | (*rank < bound)) {
             continue;
         }
-        for (i, rank) in ranks[..x.len()].iter().enumerate() {
-            if *rank >= bound {
+        for (i, rank_of) in ranks[..x.len()].iter().enumerate() {
+            if *rank_of >= bound {
                 continue;
             }
-            let key = K::new(*rank, top.k + block * BLOCK + i);
+            let key = K::new(*rank_of, top.k + block * BLOCK + i);
             let at = keys.partition_point(|other| *other < key);
             keys.copy_within(at..top.k - 1, at + 1);
             keys[at] = key;
-            bound = top.order.rank(x_at(first, rest, keys[top.k - 1].index()));
+            bound = rank(x_at(first, rest, keys[top.k - 1].index()));
         }
     }
     keys

@@ -47,7 +47,10 @@ fn products_are_those_of_the_sums_written_out() {
             assert_eq!(c, want, "{shape:?} unpacked");
             let mut panels = vec![0; shape.panels_len()];
             let fits = b.iter().all(|x| i16::try_from(*x).is_ok());
-            assert_eq!(pack_panels(&shape, &b, &mut panels), fits);
+            assert_eq!(
+                pack_panels(KernelThreads::Pool, &shape, &b, &mut panels),
+                fits
+            );
             if !fits {
                 continue;
             }
@@ -169,11 +172,11 @@ fn products_by_byte_dots_are_those_of_the_sums_written_out() {
                     a.iter_mut().for_each(|a| *a = a.wrapping_add(moved));
                     let want = sums(&shape, &a, &b);
                     for &level in SimdLevel::available() {
-                        if !bytes::supports(level, &b) {
+                        let Some(own) = bytes::center(level, KernelThreads::Pool, &b) else {
                             continue;
-                        }
+                        };
                         let mut packed = vec![-1; bytes::packed_len(&shape)];
-                        bytes::pack(KernelThreads::Pool, &shape, &b, &mut packed);
+                        bytes::pack(KernelThreads::Pool, &shape, &b, own, &mut packed);
                         for threads in [KernelThreads::Serial, KernelThreads::Pool] {
                             let mut c = vec![-1; m * n];
                             let mut scratch = vec![-1; bytes::scratch_len(&shape)];
@@ -193,13 +196,22 @@ fn products_by_byte_dots_are_those_of_the_sums_written_out() {
             }
         }
     }
+    // A list of several tasks, whose extremes are in different ones.
+    let far = |last: i32| {
+        let mut b = vec![0; 1 << 17];
+        (b[3], b[(1 << 17) - 1]) = (-5, last);
+        b
+    };
     for &level in SimdLevel::available() {
-        assert!(
-            !bytes::supports(level, &[-128, 128]) && !bytes::supports(level.without_dots(), &[0])
-        );
-        assert_eq!(
-            bytes::supports(level, &[-5, 250]),
-            bytes::supports(level, &[0])
-        );
+        for threads in [KernelThreads::Serial, KernelThreads::Pool] {
+            let center = |level, b: &[i32]| bytes::center(level, threads, b);
+            assert_eq!(center(level.without_dots(), &[0]), None);
+            let has_dots = center(level, &[0]).is_some();
+            assert_eq!(center(level, &[-128, 128]), None);
+            assert_eq!(center(level, &[-5, 250]), has_dots.then_some(123));
+            assert_eq!(center(level, &far(250)), has_dots.then_some(123));
+            assert_eq!(center(level, &far(251)), None);
+            assert_eq!(center(level, &far(100)), has_dots.then_some(0));
+        }
     }
 }

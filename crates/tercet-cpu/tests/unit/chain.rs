@@ -76,7 +76,93 @@ fn quantization_is_one_step_with_the_same_bits() {
             assert_eq!(run_steps(&fused), run_steps(&whole), "{}", level.name());
         }
     }
-    // The zero point is an earlier result of the same steps.
+    // The zero point is an earlier result of the same steps: only the bounds are one step.
     let steps = quantization(ChainSource::Const(0.1), ChainSource::Tile(0), 0.0);
-    assert_eq!(settled(SimdLevel::detect(), &steps, &[None; 3], 3).len(), 5);
+    assert_eq!(settled(SimdLevel::detect(), &steps, &[None; 3], 3).len(), 4);
+}
+
+#[test]
+fn pairs_of_steps_are_one_step_with_the_same_bits() {
+    use ChainSource::{Const, Input, Tile};
+    use tercet_cpu::kernels::vmath::VmathComparison;
+    let special = [
+        f32::NAN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        -0.0,
+        0.0,
+        0.25,
+        1e30,
+    ];
+    let x: Vec<f32> = (0..1500)
+        .map(|i| {
+            special
+                .get(i)
+                .copied()
+                .unwrap_or((i as f32 - 700.0) * 0.0037)
+        })
+        .collect();
+    let step = |action, to| ChainStep { action, to };
+    let tile = |t| ChainTarget::Tile(t);
+    let out = ChainTarget::Out(0);
+    let scaled = |to| step(ChainOp::Mul(Const(0.3), Input(0)), to);
+    let compared = |op| step(ChainOp::Compare(op, Const(0.25), Input(0)), tile(0));
+    let mut chains = vec![
+        (
+            2,
+            vec![
+                scaled(tile(0)),
+                step(ChainOp::Add(Tile(0), Const(0.5)), tile(1)),
+                step(ChainOp::Max(Tile(1), Const(-0.25)), tile(0)),
+                step(ChainOp::Min(Const(0.75), Tile(0)), out),
+            ],
+        ),
+        // A tile that is read again, and one that changes before it is read.
+        (
+            3,
+            vec![
+                scaled(tile(0)),
+                step(ChainOp::Add(Tile(0), Const(0.5)), tile(1)),
+                step(ChainOp::Add(Tile(1), Tile(0)), out),
+            ],
+        ),
+        (
+            5,
+            vec![
+                scaled(tile(0)),
+                step(ChainOp::Relu(Tile(0)), tile(1)),
+                step(ChainOp::Neg(Input(0)), tile(0)),
+                step(ChainOp::Min(Tile(1), Const(0.5)), tile(2)),
+                step(ChainOp::Add(Tile(2), Tile(0)), out),
+            ],
+        ),
+    ];
+    for op in [
+        VmathComparison::Lt,
+        VmathComparison::Ge,
+        VmathComparison::Ne,
+    ] {
+        chains.push((
+            2,
+            vec![
+                compared(op),
+                scaled(tile(1)),
+                step(ChainOp::Pick(Tile(0), Tile(1), Input(0)), out),
+            ],
+        ));
+    }
+    for (count, steps) in chains {
+        for level in SimdLevel::available() {
+            let run_steps = |steps: &[ChainStep]| {
+                let mut y = vec![0f32; x.len()];
+                let mut scratch = vec![0f32; scratch_len(3, 1)];
+                let inputs = [ChainInput::Slice(&x)];
+                run(*level, steps, &inputs, &mut [&mut y], &mut scratch);
+                y.iter().map(|y| y.to_bits()).collect::<Vec<u32>>()
+            };
+            let fused = settled(*level, &steps, &[None], 3);
+            assert_eq!(fused.len(), count, "{steps:?}");
+            assert_eq!(run_steps(&fused), run_steps(&steps), "{}", level.name());
+        }
+    }
 }

@@ -48,11 +48,18 @@ simd_dispatch!(
 /// Requires the instructions of `S`; no other task writes the rows of this job.
 #[inline(always)]
 unsafe fn run_whole_body<S: Simd>(job: &AttentionTask<'_>, scratch: &mut [f32]) {
+    // A level with another shape does not compile.
+    const {
+        assert!(matches!(
+            (S::TILE_ROWS, S::TILE_VECTORS),
+            (8, 3) | (6, 2) | (5, 2) | (4, 1)
+        ))
+    };
     match (S::TILE_ROWS, S::TILE_VECTORS) {
         (8, 3) => run::<S, 8, 3>(job, scratch),
         (6, 2) => run::<S, 6, 2>(job, scratch),
-        (4, 1) => run::<S, 4, 1>(job, scratch),
-        _ => unreachable!("invariant: SIMD levels have three tile shapes"),
+        (5, 2) => run::<S, 5, 2>(job, scratch),
+        _ => run::<S, 4, 1>(job, scratch),
     }
 }
 

@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use super::super::int_gemm::IntGemmShape;
+use super::super::int_gemm::{self, IntGemmShape};
 use super::super::parallel::{self, DisjointChunks, KernelThreads, SharedMut};
 use super::super::simd::SimdLevel;
 use super::dense::{Int8ChannelBlock, NR};
@@ -200,6 +200,12 @@ pub fn byte_gemm(
         false => threads,
     };
     let even = weights[packed_len(shape) - 1] != 0;
+    if even
+        && m <= even::MAX_SINGLE_ROWS
+        && even::multiply_few(threads, shape, a, weights, c, scratch)
+    {
+        return;
+    }
     let len = panel_len(even, shape);
     let (panels, ranges) = scratch[..m.div_ceil(NR) * (len + 2)].split_at_mut(m.div_ceil(NR) * len);
     let parts = (
@@ -247,6 +253,31 @@ pub fn byte_gemm(
         job.run(threads, place);
         job.after = true;
     }
+}
+
+/// True if products of pairs of 16 bits are faster than those of bytes: if pairs of weights
+/// overflow, and many elements of A are large.
+pub fn prefers_pairs(shape: &IntGemmShape, a: &[i32], weights: &[i32]) -> bool {
+    let even = weights[packed_len(shape) - 1] != 0;
+    even && shape.m >= NR && even::has_many_large(shape, a)
+}
+
+/// Packs weights into the layout of [`super::super::int_gemm`]. Call it only if [`prefers_pairs`]
+/// returned true for the weights.
+///
+/// # Panics
+/// If a slice is shorter than the shape requires.
+pub fn unpack_pairs(
+    threads: KernelThreads,
+    shape: &IntGemmShape,
+    weights: &[i32],
+    panels: &mut [i32],
+) {
+    let len = shape.panels_len() / shape.n.div_ceil(int_gemm::NR).max(1);
+    let parts = DisjointChunks::new(&mut panels[..shape.panels_len()], len);
+    parallel::for_each_part(threads, parts, |i, panel| {
+        even::unpack(shape, weights, i * int_gemm::NR, panel);
+    });
 }
 
 /// Product of one limb.

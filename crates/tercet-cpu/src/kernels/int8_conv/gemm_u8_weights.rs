@@ -13,9 +13,10 @@
 
 use std::ops::Range;
 
+use super::super::super::parallel::{KernelThreads, SharedMut, for_each};
 use super::super::maddubs::{MAX_SIZE, ROWS, split_overflow, word};
 use super::avx2::{LimbGemmRows, panel};
-use super::{IntGemmShape, Limb, NR, channels};
+use super::{IntGemmShape, Limb, NR, channels, int_gemm};
 
 /// Maximum number of words that a step of a column becomes. If the center value is in [`MIDST`],
 /// what exceeds the limit needs at most two further words.
@@ -58,6 +59,109 @@ pub(super) fn pack(shape: &IntGemmShape, first: usize, words: &[u32], out: &mut 
             }
         }
     }
+}
+
+/// Writes the columns from `first` on, a panel of [`int_gemm`], as pairs of 16 bits.
+pub(super) fn unpack(shape: &IntGemmShape, weights: &[i32], first: usize, panel: &mut [i32]) {
+    let steps = channels(shape).steps();
+    let end = shape.n.next_multiple_of(ROWS);
+    let tiles = (first..end.min(first + int_gemm::NR)).step_by(ROWS);
+    panel.fill(0);
+    for (tile, column) in tiles.enumerate() {
+        let words = weights[column * steps..][..ROWS * steps].chunks_exact(ROWS);
+        // Two pairs a step; the last step may have one.
+        for (words, to) in words.zip(panel.chunks_mut(2 * int_gemm::NR)) {
+            for (i, word) in words.iter().enumerate() {
+                let bytes = (*word as u32 ^ 0x8080_8080).to_le_bytes();
+                let [a, b, c, d] = bytes.map(|byte| i32::from(byte as i8));
+                let at = tile * ROWS + i;
+                to[at] = int_gemm::pair(a, b);
+                if let Some(second) = to.get_mut(int_gemm::NR + at) {
+                    *second = int_gemm::pair(c, d);
+                }
+            }
+        }
+    }
+}
+
+/// Multiplies a small number of rows by 16-bit weights. Returns false without a result if an element of the
+/// rows does not fit in 16 bits.
+pub(super) fn multiply_few(
+    threads: KernelThreads,
+    shape: &IntGemmShape,
+    a: &[i32],
+    weights: &[i32],
+    c: &mut [i32],
+    scratch: &mut [i32],
+) -> bool {
+    /// Tiles of columns per task.
+    const TILES: usize = 16;
+    let &IntGemmShape { m, k, n } = shape;
+    let steps = channels(shape).steps();
+    let len = 4 * steps;
+    let rows: &mut [i16] = &mut bytemuck::cast_slice_mut(scratch)[..m * len];
+    let mut sums = [0i32; MAX_SINGLE_ROWS];
+    for ((row, to), sum) in a
+        .chunks_exact(k)
+        .zip(rows.chunks_exact_mut(len))
+        .zip(&mut sums)
+    {
+        to.fill(0);
+        for (to, x) in to.iter_mut().zip(row) {
+            *to = *x as i16;
+        }
+        if to.iter().zip(row).any(|(to, x)| i32::from(*to) != *x) {
+            return false;
+        }
+        *sum = row.iter().fold(0, |sum, x| sum.wrapping_add(*x));
+    }
+    let (rows, tiles) = (&*rows, n.div_ceil(ROWS));
+    let out = SharedMut::new(c);
+    for_each(threads, m * tiles.div_ceil(TILES), |task| {
+        let (row, first) = (task % m, task / m * TILES);
+        let x = &rows[row * len..][..len];
+        for tile in (first..tiles.min(first + TILES)).step_by(avx2::FEW_TILES) {
+            let count = avx2::FEW_TILES.min(tiles - tile);
+            let weights = &weights[tile * len..(tile + count) * len];
+            // SAFETY: this GEMM is only used with AVX2; a tile has four words per step.
+            let products = unsafe { avx2::few(x, weights, steps) };
+            let products = products.as_flattened();
+            let width = (ROWS * count).min(n - tile * ROWS);
+            // SAFETY: each task writes its own columns of a row of C.
+            let c = unsafe { out.slice(row * n + tile * ROWS, width) };
+            for (c, product) in c.iter_mut().zip(products) {
+                // The weights are 128 too large.
+                *c = product.wrapping_sub(sums[row].wrapping_mul(128));
+            }
+        }
+    });
+    true
+}
+
+/// True if the elements fit in 16 bits, and many sampled pairs of neighbours exceed the limit of
+/// 16-bit sums. Most steps of a panel then need several words.
+pub(super) fn has_many_large(shape: &IntGemmShape, a: &[i32]) -> bool {
+    /// Sampled rows, at most.
+    const ROWS_SAMPLED: usize = 16;
+    /// The result is true if more than one in `SHARE` sampled pairs overflows.
+    const SHARE: usize = 24;
+    // This loop has no branches, so that the compiler vectorizes it.
+    let beyond = (a.iter()).fold(0, |beyond, x| beyond | (i32::from(*x as i16) ^ x));
+    if beyond != 0 {
+        return false;
+    }
+    let apart = (shape.m / ROWS_SAMPLED).max(1);
+    let (mut fitting, mut all) = (0, 0);
+    for row in a.chunks_exact(shape.k).step_by(apart) {
+        let digit = Limb {
+            min: row.iter().copied().min().unwrap_or(0),
+            place: 0,
+        };
+        let (counts, center) = (pair_counts(row, digit), midst(row, digit));
+        fitting += usize::from(counts.fitting(center as usize));
+        all += usize::from(counts.0[2 * 256 - 1]);
+    }
+    (all - fitting) * SHARE > all
 }
 
 /// Memory of a panel, split by content.
@@ -169,7 +273,7 @@ impl U8GemmPanelMemory<'_> {
 }
 
 /// Maximum rows of a panel whose rows are processed one by one.
-const MAX_SINGLE_ROWS: usize = 2;
+pub(super) const MAX_SINGLE_ROWS: usize = 2;
 
 /// Number of steps that are packed at once; an even number.
 const STAGE: usize = 64;
@@ -226,8 +330,10 @@ impl U8GemmPanelWriter<'_> {
     }
 }
 
-/// Chooses the center value for which the fewest sampled pairs of unsigned bytes overflow.
-fn midst(rows: &[i32], digit: Limb) -> i16 {
+/// For each sum of a sampled pair of unsigned bytes, the number of pairs with at most this sum.
+struct PairSumCounts([u16; 2 * 256]);
+
+fn pair_counts(rows: &[i32], digit: Limb) -> PairSumCounts {
     let byte = |x: i32| usize::from(digit.extract(x));
     let mut counts = [0u16; 2 * 256];
     let pairs = rows.len() / 2;
@@ -238,16 +344,26 @@ fn midst(rows: &[i32], digit: Limb) -> i16 {
     for i in 1..counts.len() {
         counts[i] += counts[i - 1];
     }
-    // Pair sums from `2 midst - 128` to `2 midst + 128` fit. Among equally good values, use the
-    // middle one.
-    let most = usize::from(MAX_SIZE as u16);
-    let fitting = |midst: usize| {
-        let below = (2 * midst).checked_sub(most + 1).map_or(0, |at| counts[at]);
-        counts[(2 * midst + most).min(counts.len() - 1)] - below
-    };
+    PairSumCounts(counts)
+}
+
+impl PairSumCounts {
+    /// Number of pairs that do not overflow with a center value: those with sums from `2 midst -
+    /// 128` to `2 midst + 128`.
+    fn fitting(&self, midst: usize) -> u16 {
+        let most = usize::from(MAX_SIZE as u16);
+        let below = (2 * midst).checked_sub(most + 1).map_or(0, |at| self.0[at]);
+        self.0[(2 * midst + most).min(self.0.len() - 1)] - below
+    }
+}
+
+/// Chooses the center value that makes the fewest sampled pairs of unsigned bytes overflow.
+fn midst(rows: &[i32], digit: Limb) -> i16 {
+    let counts = pair_counts(rows, digit);
+    // Among equally good values, use the middle one.
     let all = || (MIDST.start as usize..MIDST.end as usize).step_by(4);
-    let best = all().map(fitting).max();
-    let found = || all().filter(|midst| Some(fitting(*midst)) == best);
+    let best = all().map(|midst| counts.fitting(midst)).max();
+    let found = || all().filter(|midst| Some(counts.fitting(*midst)) == best);
     let (first, last) = (found().next(), found().next_back());
     (first.unwrap_or(128) + last.unwrap_or(128)) as i16 / 2
 }

@@ -2,12 +2,13 @@
 
 use std::arch::x86_64::{
     __m128i, __m256i, _mm_add_epi32, _mm_loadu_si128, _mm_madd_epi16, _mm_maddubs_epi16,
-    _mm_set1_epi16, _mm_set1_epi32, _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256,
-    _mm256_castsi256_si128, _mm256_cmpgt_epi16, _mm256_extracti128_si256, _mm256_loadu_si256,
-    _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_max_epi16, _mm256_min_epi16, _mm256_or_si256,
-    _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_setzero_si256,
-    _mm256_slli_epi16, _mm256_srli_epi16, _mm256_storeu_si256, _mm256_sub_epi16,
-    _mm256_testz_si256,
+    _mm_set1_epi16, _mm_set1_epi32, _mm_storeu_si128, _mm256_add_epi16, _mm256_add_epi32,
+    _mm256_and_si256, _mm256_castsi256_si128, _mm256_cmpgt_epi16, _mm256_cvtepu8_epi16,
+    _mm256_extracti128_si256, _mm256_hadd_epi32, _mm256_loadu_si256, _mm256_madd_epi16,
+    _mm256_maddubs_epi16, _mm256_max_epi16, _mm256_min_epi16, _mm256_or_si256,
+    _mm256_permute4x64_epi64, _mm256_set1_epi8, _mm256_set1_epi16, _mm256_set1_epi32,
+    _mm256_set1_epi64x, _mm256_setzero_si256, _mm256_slli_epi16, _mm256_srli_epi16,
+    _mm256_storeu_si256, _mm256_sub_epi16, _mm256_testz_si256,
 };
 
 use super::super::super::maddubs::{ChannelSumSink, MAX_SIZE, ROWS};
@@ -299,4 +300,44 @@ unsafe fn add_one(sums: &mut __m128i, weights: &[i32], x: i32) {
     let weights = _mm_loadu_si128(weights.as_ptr().cast());
     let two = _mm_maddubs_epi16(weights, _mm_set1_epi32(x));
     *sums = _mm_add_epi32(*sums, _mm_madd_epi16(two, _mm_set1_epi16(1)));
+}
+
+/// Column tiles per call of [`few`].
+pub(super) const FEW_TILES: usize = 4;
+
+/// Products of a row of 16-bit elements, four per step, by the columns of up to [`FEW_TILES`]
+/// tiles.
+///
+/// # Safety
+/// The machine has AVX2. `x` has four elements and each tile four words per step.
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn few(x: &[i16], weights: &[i32], steps: usize) -> [[i32; ROWS]; FEW_TILES] {
+    let mut sums = [_mm256_setzero_si256(); FEW_TILES];
+    let (x, w, tiles) = (x.as_ptr(), weights.as_ptr(), weights.len() / (ROWS * steps));
+    if tiles == FEW_TILES {
+        for step in 0..steps {
+            let x = _mm256_set1_epi64x(x.add(4 * step).cast::<i64>().read_unaligned());
+            for (tile, sum) in sums.iter_mut().enumerate() {
+                let w = _mm_loadu_si128(w.add((tile * steps + step) * ROWS).cast());
+                let products = _mm256_madd_epi16(_mm256_cvtepu8_epi16(w), x);
+                *sum = _mm256_add_epi32(*sum, products);
+            }
+        }
+    } else {
+        for (tile, sum) in sums[..tiles].iter_mut().enumerate() {
+            for step in 0..steps {
+                let x = _mm256_set1_epi64x(x.add(4 * step).cast::<i64>().read_unaligned());
+                let w = _mm_loadu_si128(w.add((tile * steps + step) * ROWS).cast());
+                let products = _mm256_madd_epi16(_mm256_cvtepu8_epi16(w), x);
+                *sum = _mm256_add_epi32(*sum, products);
+            }
+        }
+    }
+    // Each column has two adjacent sums.
+    sums.map(|sum| {
+        let columns = _mm256_permute4x64_epi64::<0b10_00>(_mm256_hadd_epi32(sum, sum));
+        let mut to = [0; ROWS];
+        _mm_storeu_si128(to.as_mut_ptr().cast(), _mm256_castsi256_si128(columns));
+        to
+    })
 }

@@ -191,6 +191,10 @@ impl<'w, 'a> QuantRowReader<'w, 'a> {
 
 /// Addresses of eight blocks with a constant distance.
 #[derive(Clone, Copy)]
+#[cfg_attr(
+    not(tercet_int_dot),
+    expect(dead_code, reason = "`turn` reads the fields")
+)]
 struct StripRuns {
     at: *mut u8,
     stride: usize,

@@ -145,6 +145,26 @@ impl MapGeometry {
         }
     }
 
+    /// Start offsets of an operand in `row` and the rows after it, as [`MapGeometry::row`].
+    pub(super) fn row_starts<'a>(
+        &'a self,
+        walk: &'a MapOperandWalk,
+        row: usize,
+    ) -> MapRowStarts<'a> {
+        let mut index = [0; MAX_RANK];
+        let mut rest = row;
+        for axis in (0..self.rank.saturating_sub(1)).rev() {
+            index[axis] = rest % self.sizes[axis];
+            rest /= self.sizes[axis];
+        }
+        MapRowStarts {
+            at: self.row(walk, row).0,
+            geometry: self,
+            walk,
+            index,
+        }
+    }
+
     /// First element of the block if its elements are contiguous in the operand.
     pub(super) fn contiguous(&self, walk: &MapOperandWalk, block: &MapBlock) -> Option<usize> {
         if walk.whole {
@@ -153,6 +173,17 @@ impl MapGeometry {
         let (start, stride) = self.row(walk, block.row);
         let along = block.rows == 1 && stride == 1 && self.row_shift(walk) == 0;
         along.then(|| start as usize + block.col)
+    }
+
+    /// The merged axes and the walks of the operands, if each row of an operand is contiguous or
+    /// one element.
+    pub(super) fn rows_in_place(&self) -> Option<(&[usize], &[MapOperandWalk])> {
+        let last = self.rank.checked_sub(1)?;
+        let fits = |walk: &MapOperandWalk| {
+            let strides = &walk.strides[..self.rank];
+            !walk.shifted && strides.iter().all(|s| *s >= 0) && strides[last] <= 1
+        };
+        (self.walks.iter().all(fits)).then_some((&self.sizes[..self.rank], &self.walks))
     }
 
     /// True if all blocks have the same elements of the operand, except that the last block may have fewer.
@@ -175,6 +206,36 @@ impl MapGeometry {
             0 => 0,
             rank => walk.shifts[rank - 1],
         }
+    }
+}
+
+/// Start offsets of consecutive rows, without a division for each row.
+pub(super) struct MapRowStarts<'a> {
+    geometry: &'a MapGeometry,
+    walk: &'a MapOperandWalk,
+    index: [usize; MAX_RANK],
+    at: isize,
+}
+
+impl Iterator for MapRowStarts<'_> {
+    type Item = isize;
+
+    #[inline]
+    fn next(&mut self) -> Option<isize> {
+        let at = self.at;
+        let place = |index: usize, axis: usize| {
+            (index >> self.walk.shifts[axis]) as isize * self.walk.strides[axis]
+        };
+        for axis in (0..self.geometry.rank.saturating_sub(1)).rev() {
+            self.at -= place(self.index[axis], axis);
+            self.index[axis] += 1;
+            if self.index[axis] < self.geometry.sizes[axis] {
+                self.at += place(self.index[axis], axis);
+                break;
+            }
+            self.index[axis] = 0;
+        }
+        Some(at)
     }
 }
 

@@ -138,8 +138,9 @@ fn each<T: Pod, U: Pod>(
         return;
     }
     let shift = job.geometry.row_shift(walk);
-    for (r, part) in to.chunks_mut(block.cols).enumerate() {
-        let (at, stride) = job.geometry.row(walk, block.row + r);
+    let stride = job.geometry.row(walk, block.row).1;
+    let starts = job.geometry.row_starts(walk, block.row);
+    for (part, at) in to.chunks_mut(block.cols).zip(starts) {
         if shift > 0 {
             for (j, o) in part.iter_mut().enumerate() {
                 let index = ((block.col + j) >> shift) as isize;

@@ -165,8 +165,9 @@ fn load<'a, T: Pod>(
         return &root[start..][..block.len];
     }
     let buffer = &mut buffer[..block.len];
-    for (r, part) in buffer.chunks_mut(block.cols).enumerate() {
-        let (at, stride) = geometry.row(walk, block.row + r);
+    let stride = geometry.row(walk, block.row).1;
+    let starts = geometry.row_starts(walk, block.row);
+    for (part, at) in buffer.chunks_mut(block.cols).zip(starts) {
         let mut at = at + block.col as isize * stride;
         match stride {
             0 => part.fill(root[at as usize]),

@@ -122,6 +122,17 @@ impl ScatterLines {
                     return;
                 };
                 let sums = &mut sums[..len * width];
+                if inner == 1 {
+                    // SAFETY: the line is inside the result, and belongs to this task alone.
+                    let line = unsafe { out.slice(block * len, len) };
+                    let own = block * self.updates..(block + 1) * self.updates;
+                    let from = &updates[own.clone()];
+                    match narrow.is_empty() {
+                        true => combine(f, line, &wide[own], from, sums, at),
+                        false => combine(f, line, &narrow[own], from, sums, at),
+                    }
+                    return;
+                }
                 for (i, sums) in sums.chunks_exact_mut(width).enumerate() {
                     for (sum, x) in sums.iter_mut().zip(&*row(i)) {
                         *sum = T::combine(f, T::identity(f), *x);
@@ -142,6 +153,30 @@ impl ScatterLines {
             },
         );
         Ok(())
+    }
+}
+
+/// Combines updates with the elements of a line in their order. `sums` has an accumulator for each
+/// element.
+fn combine<T: CumSumElem, I: Copy + Into<i64>>(
+    f: ScanFn,
+    line: &mut [T],
+    index: &[I],
+    updates: &[T],
+    sums: &mut [T::Wide],
+    at: impl Fn(i64) -> usize,
+) {
+    for_scan!(f, |F| {
+        for (sum, x) in sums.iter_mut().zip(&*line) {
+            *sum = T::combine(F, T::identity(F), *x);
+        }
+        for (index, x) in index.iter().zip(updates) {
+            let sum = &mut sums[at((*index).into())];
+            *sum = T::combine(F, *sum, *x);
+        }
+    });
+    for (x, sum) in line.iter_mut().zip(sums) {
+        *x = T::result(*sum);
     }
 }
 
