@@ -60,7 +60,6 @@ pub mod internals {
         pub use crate::lowerings::attention::backward::GradTiling;
         pub use crate::lowerings::attention::backward_split_f16::PairTiling;
         pub use crate::lowerings::attention::coop::tiling::{AttentionTiling, MmaPrecision};
-        pub use crate::lowerings::attention::coop::{CONVERT_LSE_F16, LSE_F16};
         pub use crate::lowerings::attention::flash_decoding::{FlashDecodeSplit, STAGED};
         pub use crate::lowerings::attention::wgsl_matrices::WgslAttentionTiling;
     }

@@ -49,9 +49,7 @@ mod words;
 
 use tercet_ir::layout::is_view;
 use tercet_ir::ops::ScatterReduce;
-use tercet_ir::{
-    CompileError, DType, Graph, Node, Op, OpKind, Support, Target, Tier, VariantFamily,
-};
+use tercet_ir::{CompileError, DType, Graph, Node, Op, OpKind, Support, Target, VariantFamily};
 
 use crate::caps::DeviceCaps;
 use crate::emit::LoweringCtx;
@@ -166,9 +164,6 @@ impl Target for PlanTarget<'_> {
             }
         }
         let kind = node.op.kind();
-        if kind.doc().tier == Tier::Host {
-            return missing(HOST);
-        }
         if is_i16 && reads_numbers(&node.op) {
             return missing("its kernels compute i16 in i32");
         }
@@ -186,9 +181,6 @@ impl Target for PlanTarget<'_> {
         }
     }
 }
-
-/// Error text: why no GPU supports an operator whose output size depends on data.
-const HOST: &str = "the valid size of its result depends on data, so only the CPU supports it";
 
 /// Returns the reason why no kernel supports a dtype; `None` for supported dtypes.
 pub(crate) fn unsupported_reason(dtype: DType) -> Option<&'static str> {

@@ -432,6 +432,11 @@ impl Backend for VulkanBackend {
         Some(self.caps.max_small_m_rows())
     }
 
+    fn description(&self) -> String {
+        let info = &self.shared.device.info;
+        format!("{}, {}", info.name, info.driver)
+    }
+
     /// The free part of the largest device-local heap, from `VK_EXT_memory_budget`; without the
     /// extension, its size less the buffers of this device.
     fn free_memory_bytes(&self) -> Option<u64> {

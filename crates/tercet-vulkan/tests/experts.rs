@@ -163,21 +163,25 @@ fn rows_repeated_by_the_kernels_give_the_bits_of_copied_rows() {
         }
         g
     };
+    let mut both = [false, true].map(|are_copied| {
+        let options = CompileOptions::new().bound("n", 170);
+        let options = options.with_matmul_precision(Some(DType::F16));
+        let exe = backend.compile_gpu(&make(are_copied), &options).unwrap();
+        let mut exe: Box<dyn Executable> = Box::new(exe);
+        exe.set_param("w", weights(Scheme::Q4K, k)).unwrap();
+        exe
+    });
     for n in [1, 7, 40, 170] {
         let x = rows(DType::F32, &[n, k]);
         let experts: Vec<i32> = (0..n * REPEATS)
             .map(|i| (random(3, i) % EXPERTS as u32) as i32)
             .collect();
         let experts = Tensor::from_slice(&[n * REPEATS], &experts).unwrap();
-        let [elided, copied] = [false, true].map(|are_copied| {
-            let options = CompileOptions::new().bound("n", 170);
-            let options = options.with_matmul_precision(Some(DType::F16));
-            let mut exe = backend.compile_gpu(&make(are_copied), &options).unwrap();
-            let exe: &mut dyn Executable = &mut exe;
-            exe.set_param("w", weights(Scheme::Q4K, k)).unwrap();
-            exe.run(&[("x", &x), ("expert", &experts)]).unwrap()[0].clone()
+        let results = both.each_mut().map(|exe| {
+            let results = exe.run(&[("x", &x), ("expert", &experts)]).unwrap();
+            results[0].clone()
         });
-        assert_eq!(elided.bytes(), copied.bytes(), "{n} rows");
+        assert_eq!(results[0].bytes(), results[1].bytes(), "{n} rows");
     }
     assert_silent(backend);
 }

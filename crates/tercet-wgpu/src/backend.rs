@@ -451,6 +451,10 @@ impl Backend for WgpuBackend {
         Some(self.caps.max_small_m_rows())
     }
 
+    fn description(&self) -> String {
+        self.adapter.to_string()
+    }
+
     /// The size of the device-local heap. wgpu does not report how much of it is in use.
     fn free_memory_bytes(&self) -> Option<u64> {
         self.memory_bytes

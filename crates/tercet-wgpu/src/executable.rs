@@ -165,6 +165,19 @@ impl Executable for WgpuExecutable {
         self.inner.read_state(name)
     }
 
+    fn write_state_elements(
+        &mut self,
+        name: &str,
+        first: usize,
+        values: &Tensor,
+    ) -> Result<(), RunError> {
+        self.inner.write_state_elements(name, first, values)
+    }
+
+    fn read_state_elements(&self, name: &str, elements: Range<usize>) -> Result<Tensor, RunError> {
+        self.inner.read_state_elements(name, elements)
+    }
+
     fn random(&self) -> RngState {
         self.inner.random()
     }

@@ -22,8 +22,8 @@
 // case. A loop over them rotates the variables.
 //
 // HEAD and VALUE are the head sizes of queries and values, rounded up to whole fragments. SIDE * SIDE
-// is a multiple of SUBGROUP, and SUBGROUP of SIDE; KEYS is SIDE, 2 SIDE or 4 SIDE; VALUE is at most
-// 16 SIDE. Offsets, strides and head sizes of the operands are multiples of 4.
+// is a multiple of SUBGROUP, SUBGROUP of SIDE, and SIDE * KEYS of 4 SUBGROUP; KEYS is SIDE, 2 SIDE or
+// 4 SIDE; VALUE is at most 16 SIDE. Offsets, strides and head sizes of the operands are multiples of 4.
 //
 // Another fragment defines the type of staged elements (Staged), of an element of shared memory
 // (Slot) with 2^SLOT_SHIFT of them, SIDE, the fragment types, put_a and put_b.
@@ -49,6 +49,10 @@ const V_LINE: u32 = VALUE + PADDING;
 // Vectors of four of a line.
 const K_QUADS: u32 = HEAD / 4u;
 const V_QUADS: u32 = VALUE / 4u;
+// Vectors of the keys, or of the values, of a step. If a thread loads them at once, it loads those of
+// the next step ahead.
+const STEP_LOADS: u32 = KEYS * max(K_QUADS, V_QUADS);
+const LOADS_AHEAD: bool = STEP_LOADS <= 4u * COUNT;
 // The values follow the keys.
 const V_AT: u32 = KEYS * K_LINE;
 const A_SLOTS: u32 = (ROWS * K_LINE) >> SLOT_SHIFT;
@@ -78,7 +82,9 @@ var<workgroup> weights_tile: array<Staged, SUBGROUPS * SCORES>;
 var<workgroup> tops: array<atomic<i32>, ROWS>;
 // Sums of the weights of each thread.
 var<workgroup> gathered: array<f32, COUNT>;
-var<workgroup> findings: atomic<u32>;
+// The findings of a step are the first one. The others keep the arrays of shared memory at multiples
+// of 16 bytes: drivers place them one after another, and some load fragments from such places only.
+var<workgroup> findings: array<atomic<u32>, 4>;
 
 // Upper limit for the scores of a row. If a score exceeds this limit, the row's center must be
 // updated.
@@ -90,6 +96,16 @@ fn limit_of(top: i32) -> i32 {
 fn is_whole(x: vec4<Staged>) -> bool {
     let bits = bitcast<vec4<u32>>(vec4<f32>(x));
     return all((bits & vec4<u32>(0x7f800000u)) != vec4<u32>(0x7f800000u));
+}
+
+// The scores of a thread at `at` and at the three places after it.
+fn four_scores(at: u32) -> vec4<f32> {
+    return vec4<f32>(
+        scores_tile[at],
+        scores_tile[at + SUBGROUP],
+        scores_tile[at + 2u * SUBGROUP],
+        scores_tile[at + 3u * SUBGROUP],
+    );
 }
 
 // Adds a column of `count` values from element `at` on to a sum, times the weights from `first` on.
@@ -104,6 +120,77 @@ fn add_attended(sum: f32, first: u32, count: u32, at: u32) -> f32 {
         }
     }
     return out;
+}
+
+// Vector `i` of the keys of a step, or 0 beyond the last key and the last column. The index is clamped
+// instead of a branch, so that a thread waits once for all its loads.
+fn key_four(k_at: u32, key0: i32, end: i32, i: u32) -> vec4<Staged> {
+    let line = i / K_QUADS;
+    let d = i % K_QUADS * 4u;
+    let key = key0 + i32(line);
+    let is_in = line < KEYS && key < end && d < p.head_dim;
+    let x = k[select(k_at, k_at + u32(key) * p.k_seq + d, is_in) / 4u];
+    return select(vec4<Staged>(), x, is_in);
+}
+
+fn value_four(v_at: u32, key0: i32, end: i32, i: u32) -> vec4<Staged> {
+    let line = i / V_QUADS;
+    let d = i % V_QUADS * 4u;
+    let key = key0 + i32(line);
+    let is_in = line < KEYS && key < end && d < p.value_dim;
+    let x = v[select(v_at, v_at + u32(key) * p.v_seq + d, is_in) / 4u];
+    return select(vec4<Staged>(), x, is_in);
+}
+
+// Keys and values that a thread loads together.
+struct StepLoads {
+    k0: vec4<Staged>,
+    k1: vec4<Staged>,
+    k2: vec4<Staged>,
+    k3: vec4<Staged>,
+    v0: vec4<Staged>,
+    v1: vec4<Staged>,
+    v2: vec4<Staged>,
+    v3: vec4<Staged>,
+}
+
+// Vectors `i`, `i + COUNT` and so on of the keys and the values from `key0` on.
+fn load_step(k_at: u32, v_at: u32, key0: i32, end: i32, i: u32) -> StepLoads {
+    return StepLoads(
+        key_four(k_at, key0, end, i),
+        key_four(k_at, key0, end, i + COUNT),
+        key_four(k_at, key0, end, i + 2u * COUNT),
+        key_four(k_at, key0, end, i + 3u * COUNT),
+        value_four(v_at, key0, end, i),
+        value_four(v_at, key0, end, i + COUNT),
+        value_four(v_at, key0, end, i + 2u * COUNT),
+        value_four(v_at, key0, end, i + 3u * COUNT),
+    );
+}
+
+fn put_key(i: u32, x: vec4<Staged>) {
+    if i < KEYS * K_QUADS {
+        put_b(i / K_QUADS * K_LINE + i % K_QUADS * 4u, x);
+    }
+}
+
+fn put_value(i: u32, x: vec4<Staged>) {
+    if i < KEYS * V_QUADS {
+        put_b(V_AT + i / V_QUADS * V_LINE + i % V_QUADS * 4u, x);
+    }
+}
+
+// Stages loaded vectors. True if no value is looked at, or all are finite.
+fn put_step(i: u32, x: StepLoads, guarded: bool) -> bool {
+    put_key(i, x.k0);
+    put_key(i + COUNT, x.k1);
+    put_key(i + 2u * COUNT, x.k2);
+    put_key(i + 3u * COUNT, x.k3);
+    put_value(i, x.v0);
+    put_value(i + COUNT, x.v1);
+    put_value(i + 2u * COUNT, x.v2);
+    put_value(i + 3u * COUNT, x.v3);
+    return !guarded || (is_whole(x.v0) && is_whole(x.v1) && is_whole(x.v2) && is_whole(x.v3));
 }
 
 @compute @workgroup_size(COUNT)
@@ -151,7 +238,7 @@ fn main(
         atomicStore(&tops[i], UNSEEN);
     }
     if local == 0u {
-        atomicStore(&findings, 0u);
+        atomicStore(&findings[0], 0u);
     }
     var top = UNSEEN;
     var weights = 0.0;
@@ -172,34 +259,25 @@ fn main(
     var o14 = MatC();
     var o15 = MatC();
 
+    var at_hand: StepLoads;
+    if LOADS_AHEAD {
+        at_hand = load_step(k_at, v_at, first_seen.x, end, local);
+    }
     for (var key0 = first_seen.x; key0 < end; key0 += i32(KEYS)) {
         let on_edge = key0 < last_seen.x || key0 + i32(KEYS) > min(first_seen.y, end);
         let guarded = MASK != 0u || on_edge;
         // After this barrier, all threads have read the keys, the values and the weights of the
         // previous step.
         workgroupBarrier();
-        for (var i = local; i < KEYS * K_QUADS; i += COUNT) {
-            let line = i / K_QUADS;
-            let d = i % K_QUADS * 4u;
-            let key = key0 + i32(line);
-            var x = vec4<Staged>();
-            if key < end && d < p.head_dim {
-                x = k[(k_at + u32(key) * p.k_seq + d) / 4u];
-            }
-            put_b(line * K_LINE + d, x);
+        if !LOADS_AHEAD {
+            at_hand = load_step(k_at, v_at, key0, end, local);
         }
-        for (var i = local; i < KEYS * V_QUADS; i += COUNT) {
-            let line = i / V_QUADS;
-            let d = i % V_QUADS * 4u;
-            let key = key0 + i32(line);
-            var x = vec4<Staged>();
-            if key < end && d < p.value_dim {
-                x = v[(v_at + u32(key) * p.v_seq + d) / 4u];
-            }
-            put_b(V_AT + line * V_LINE + d, x);
-            if guarded && !is_whole(x) {
-                atomicOr(&findings, SPECIAL);
-            }
+        var are_whole = put_step(local, at_hand, guarded);
+        for (var i = local + 4u * COUNT; i < STEP_LOADS; i += 4u * COUNT) {
+            are_whole = put_step(i, load_step(k_at, v_at, key0, end, i), guarded) && are_whole;
+        }
+        if !are_whole {
+            atomicOr(&findings[0], SPECIAL);
         }
         workgroupBarrier();
 
@@ -230,28 +308,35 @@ fn main(
         workgroupBarrier();
 
         // Masked scores as ordered integers, and their maximum.
+        if LOADS_AHEAD {
+            at_hand = load_step(k_at, v_at, key0 + i32(KEYS), end, local);
+        }
         let is_kept = guarded || CAPPED == 1u;
         var most = UNSEEN;
-        for (var i = 0u; i < OWN_SCORES; i += 1u) {
-            let at = own + i * SUBGROUP + lane;
-            let product = scores_tile[at];
-            var key = UNSEEN;
-            if is_kept {
+        if is_kept {
+            for (var i = 0u; i < OWN_SCORES; i += 1u) {
+                let at = own + i * SUBGROUP + lane;
+                var key = UNSEEN;
                 if row < rows {
-                    key = score(product, batch, head, row, key0 + i32(i * ACROSS + own_key), seen);
+                    key = score(scores_tile[at], batch, head, row, key0 + i32(i * ACROSS + own_key), seen);
                 }
                 scores_tile[at] = bitcast<f32>(key);
-            } else {
-                key = key_of(product * p.scale);
+                most = max(most, key);
             }
-            most = max(most, key);
+        } else {
+            // Four at once, so that a thread waits once for them.
+            for (var i = 0u; i < OWN_SCORES; i += 4u) {
+                let keys = keys_in_order(four_scores(own + i * SUBGROUP + lane) * p.scale);
+                let pair = max(keys.xy, keys.zw);
+                most = max(most, max(pair.x, pair.y));
+            }
         }
         if most > limit_of(top) {
             atomicMax(&tops[own_row], most);
-            atomicOr(&findings, select(FAR, FAR | RISEN, top > MINUS_INF));
+            atomicOr(&findings[0], select(FAR, FAR | RISEN, top > MINUS_INF));
         }
         workgroupBarrier();
-        let found = atomicLoad(&findings);
+        let found = atomicLoad(&findings[0]);
         var by = 1.0;
         if (found & FAR) != 0u {
             let now = max(top, atomicLoad(&tops[own_row]));
@@ -262,21 +347,34 @@ fn main(
 
         // The softmax weights. exp(x) rounds to 0 in F32 for x < -104.
         let center = center_of(top);
-        for (var i = 0u; i < OWN_SCORES; i += 1u) {
+        for (var i = 0u; i < OWN_SCORES; i += 4u) {
             let at = own + i * SUBGROUP + lane;
-            var w = 0.0;
+            let x = four_scores(at);
+            var w: vec4<f32>;
             if is_kept {
-                w = weight(bitcast<i32>(scores_tile[at]), center);
+                let keys = bitcast<vec4<i32>>(x);
+                w = vec4<f32>(
+                    weight(keys.x, center),
+                    weight(keys.y, center),
+                    weight(keys.z, center),
+                    weight(keys.w, center),
+                );
             } else {
-                w = exp(max(scores_tile[at] * p.scale - center, -104.0));
+                w = exp(max(x * p.scale - center, vec4<f32>(-104.0)));
             }
-            weights += w;
-            weights_tile[at] = Staged(w);
+            // The sum is that of the rounded weights, so that a row with one large weight is exact.
+            let staged = vec4<Staged>(w);
+            let rounded_weights = vec4<f32>(staged);
+            weights += (rounded_weights.x + rounded_weights.y) + (rounded_weights.z + rounded_weights.w);
+            weights_tile[at] = staged.x;
+            weights_tile[at + SUBGROUP] = staged.y;
+            weights_tile[at + 2u * SUBGROUP] = staged.z;
+            weights_tile[at + 3u * SUBGROUP] = staged.w;
         }
         // After this barrier, all threads have read the findings, and the weights are complete.
         workgroupBarrier();
         if local == 0u {
-            atomicStore(&findings, 0u);
+            atomicStore(&findings[0], 0u);
         }
         if (found & (RISEN | SPECIAL)) != 0u {
             let count = u32(min(end - key0, i32(KEYS)));

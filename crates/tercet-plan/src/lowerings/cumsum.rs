@@ -191,7 +191,8 @@ fn dispatch(
     let share = rows.share(rows.bounds.len.div_ceil(2), 1);
     let (has_carry, carry, parts) = match carry {
         Some((view, parts)) => (1, view.slot, SymInt::Const(parts as i64)),
-        None => (0, e.placeholder_slot()?, SymInt::ONE),
+        // The kernel does not read this operand then.
+        None => (0, x.slot, SymInt::ONE),
     };
     // The kernel that reduces the parts requires that parts start at word boundaries.
     let per = rows.per_unit(e, x.dtype);

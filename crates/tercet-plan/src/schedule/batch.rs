@@ -69,7 +69,8 @@ pub(super) fn merge(
         let own = &draft.kernels[kernel.0 as usize];
         let by_args = caps.max_batch_buffers as usize / own.args.len().max(1);
         let by_block = (MAX_BLOCK_BYTES / own.block_bytes.max(1)) as usize;
-        let most = MAX_PARTS.min(by_args).min(by_block);
+        // A device may not bind the buffers of one part.
+        let most = MAX_PARTS.min(by_args).min(by_block).max(1);
         let mut rest = all;
         while let Some(&first) = rest.first() {
             let branches = &steps.list[first].branches;

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::thread;
 
 use tercet_cases::{CaseGraph, cases};
-use tercet_ir::{Bindings, CompileError, CompileOptions, DType, OpKind, Tier};
+use tercet_ir::{Bindings, CompileError, CompileOptions, DType, OpKind};
 use tercet_plan::{DeviceCaps, GpuProgram, LaunchSizes, StepOp, compile};
 
 /// Dtypes that GPUs compute in; I64 is narrowed to I32.
@@ -110,21 +110,15 @@ pub(crate) fn options(case: &CaseGraph) -> CompileOptions {
     }
 }
 
-/// True if the case requires F64, I64 values outside of I32, or CPU-only operators.
+/// True if the case requires F64 or I64 values outside of I32.
 pub(crate) fn is_beyond_gpus(e: &CompileError) -> bool {
     match e {
         CompileError::Narrow { .. } => true,
         CompileError::Unsupported { nodes, .. } => nodes
             .iter()
-            .all(|n| n.reason.contains("GPUs compute in f32") || is_of_host(n.op)),
+            .all(|n| n.reason.contains("GPUs compute in f32")),
         _ => false,
     }
-}
-
-/// True for an operator that only the CPU supports.
-pub(crate) fn is_of_host(op: &str) -> bool {
-    let mut docs = OpKind::ALL.iter().map(|kind| kind.doc());
-    docs.any(|d| d.name == op && d.tier == Tier::Host)
 }
 
 /// Names of the kernels that a run with `s` rows executes, without constants.

@@ -202,6 +202,63 @@ fn equal_chains_are_one_launch() {
     assert_eq!(steps(1, &caps).len(), 2);
 }
 
+/// The heads of a detector at three scales: boxes, sizes and scores of a YOLO head, joined.
+fn detector_heads() -> Graph {
+    let mut g = Graph::new();
+    let mut build = || -> Result<(), tercet_ir::OpError> {
+        let mut scales = Vec::new();
+        for (i, side) in [40usize, 20, 10].into_iter().enumerate() {
+            let x = g.input(
+                &format!("x{i}"),
+                Type::new(DType::F32, [1, 255, side, side]),
+            )?;
+            let x = g.reshape(x, [1, 3, 85, side * side])?;
+            let x = g.transpose(x, &[0, 1, 3, 2])?;
+            let x = g.sigmoid(x)?;
+            let cells = g.input(
+                &format!("cells{i}"),
+                Type::new(DType::F32, [side * side, 2]),
+            )?;
+            let anchors = g.input(&format!("anchors{i}"), Type::new(DType::F32, [3, 1, 2]))?;
+            let two = g.scalar(DType::F32, 2.0)?;
+            let doubled = g.mul(x, two)?;
+            let near = g.slice_axis(doubled, 3, 0, 2, 1)?;
+            let centers = g.plus(near, cells)?;
+            let sizes = g.slice_axis(doubled, 3, 2, 4, 1)?;
+            let sizes = g.mul(sizes, sizes)?;
+            let sizes = g.mul(sizes, anchors)?;
+            let scores = g.slice_axis(x, 3, 4, 85, 1)?;
+            let boxes = g.concat(&[centers, sizes, scores], 3)?;
+            scales.push(g.reshape(boxes, [1, 3 * side * side, 85])?);
+        }
+        let all = g.concat(&scales, 1)?;
+        g.output("boxes", all)
+    };
+    build().expect("the graph is well typed");
+    g
+}
+
+#[test]
+fn heads_of_a_detector_are_fewer_launches_together() {
+    let dispatches = |max_batch_buffers: u32| {
+        let caps = DeviceCaps {
+            max_batch_buffers,
+            ..DeviceCaps::h200()
+        };
+        let program = plan(&detector_heads(), &caps).expect("the heads compile");
+        check_races(&program).expect("parts of a batch are independent");
+        let steps = program.steps.iter();
+        steps
+            .filter(|step| matches!(step.work, StepOp::Dispatch(_)))
+            .count()
+    };
+    let (alone, together) = (
+        dispatches(0),
+        dispatches(DeviceCaps::h200().max_batch_buffers),
+    );
+    assert_eq!((alone, together), (13, 8));
+}
+
 #[test]
 fn large_and_dependent_maps_are_not_merged() {
     let mut g = Graph::new();

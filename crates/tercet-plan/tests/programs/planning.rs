@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use tercet_ir::scalar::UnaryFn;
-use tercet_ir::{Bindings, CompileError, CompileOptions, DType, Graph, Scheme, Tier, Type};
+use tercet_ir::{Bindings, CompileOptions, DType, Graph, Scheme, Type};
 use tercet_plan::{
     DeviceCaps, GpuProgram, KernelCode, KernelInstance, KernelSource, LaunchSizes, NativeOps,
     TuningTable, check_races, compile, kernels,
@@ -141,25 +141,6 @@ fn keeps_to(caps: &DeviceCaps, kernel: &KernelInstance) -> Result<(), String> {
             Ok(())
         }
     }
-}
-
-#[test]
-fn operators_of_the_host_are_refused_by_name() {
-    let mut refused = BTreeSet::new();
-    for_each_case(&DeviceCaps::h200(), |p| {
-        let mut own = p.case.graph.nodes().map(|(_, n)| n.op.kind().doc());
-        let Some(doc) = own.find(|d| d.tier == Tier::Host) else {
-            return;
-        };
-        let Err(CompileError::Unsupported { nodes, .. }) = p.program else {
-            panic!("{} is not refused", p.name)
-        };
-        let node = nodes.iter().find(|n| n.op == doc.name);
-        let node = node.unwrap_or_else(|| panic!("{}: {nodes:?}", p.name));
-        assert!(node.reason.contains("only the CPU"), "{}", node.reason);
-        refused.insert(doc.name);
-    });
-    assert_eq!(Vec::from_iter(refused), ["non_zero"]);
 }
 
 #[test]

@@ -131,23 +131,51 @@ fn place_b(local: u32, i: u32) -> u32 {
     return own.x * B_LINE + own.y;
 }
 
-fn store_sums(row: u32, col: u32, given: vec4<f32>) {
-    var sums = given;
-    // Only one place in the code applies the activation f, because compilers inline its long code
-    // at every call.
-    for (var lane = 0u; lane < 4u; lane += 1u) {
-        sums = vec4<f32>(sums.yzw, finish(sums.x, row, col + lane));
+// Words of a row of a fragment of results, and of a fragment.
+fn line_words() -> u32 {
+    return SIDE / lanes(Y_TYPE);
+}
+
+// Row and first column of word `i` of the fragment that begins at `corner`.
+fn place_y(corner: vec2<u32>, i: u32) -> vec2<u32> {
+    return corner + vec2<u32>(i / line_words(), i % line_words() * lanes(Y_TYPE));
+}
+
+// Whether word `i` is one of the fragment, and within the result.
+fn has_word(corner: vec2<u32>, i: u32) -> bool {
+    let at = place_y(corner, i);
+    return i < SIDE * line_words() && at.x < p.m && at.y < p.n;
+}
+
+// The bias of word `i`.
+fn word_bias(corner: vec2<u32>, i: u32) -> vec2<f32> {
+    var sums = vec2<f32>();
+    if BIAS == 1u && has_word(corner, i) {
+        let at = place_y(corner, i);
+        sums.x = bias_at(at.x, at.y);
+        if lanes(Y_TYPE) == 2u {
+            sums.y = bias_at(at.x, at.y + 1u);
+        }
     }
-    let at = y_base + row * p.n + col;
-    if Y_TYPE == F32 {
-        y_data[at] = bitcast<u32>(sums.x);
-        y_data[at + 1u] = bitcast<u32>(sums.y);
-        y_data[at + 2u] = bitcast<u32>(sums.z);
-        y_data[at + 3u] = bitcast<u32>(sums.w);
+    return sums;
+}
+
+// Stores word `i`, whose fragment of sums starts at `first`.
+fn store_word(corner: vec2<u32>, i: u32, first: u32, bias: vec2<f32>) {
+    if !has_word(corner, i) {
         return;
     }
-    y_data[at / 2u] = float_bits(sums.x, Y_TYPE) | (float_bits(sums.y, Y_TYPE) << 16u);
-    y_data[at / 2u + 1u] = float_bits(sums.z, Y_TYPE) | (float_bits(sums.w, Y_TYPE) << 16u);
+    let at = place_y(corner, i);
+    let from_sum = first + i / line_words() * SUMS_LINE + i % line_words() * lanes(Y_TYPE);
+    var word = 0u;
+    for (var lane = 0u; lane < lanes(Y_TYPE); lane += 1u) {
+        var y = sums_tile[from_sum + lane];
+        if BIAS == 1u {
+            y += bias[lane];
+        }
+        word |= float_bits(activate(y), Y_TYPE) << (16u * lane);
+    }
+    y_data[(y_base + at.x * p.n + at.y) / lanes(Y_TYPE)] = word;
 }
 
 // Marks a value that is uniform across the workgroup. Browsers require a proof of uniformity, so
@@ -466,13 +494,16 @@ fn main(
                 default: {}
             }
             workgroupBarrier();
-            for (var q = local % SUBGROUP; q < SIDE * SIDE / 4u; q += SUBGROUP) {
-                let own = vec2<u32>(q / (SIDE / 4u), q % (SIDE / 4u) * 4u);
-                let at = sums_at + own.x * SUMS_LINE + own.y;
-                let row = row_first + unit_row + down * SIDE + own.x;
-                let col = col_first + unit_col + across * SIDE + own.y;
-                if row < p.m && col < p.n {
-                    store_sums(row, col, vec4<f32>(sums_tile[at], sums_tile[at + 1u], sums_tile[at + 2u], sums_tile[at + 3u]));
+            // Neighbouring threads store neighbouring words. A thread waits once for four biases.
+            let corner = vec2<u32>(row_first + unit_row + down * SIDE, col_first + unit_col + across * SIDE);
+            for (var i = local % SUBGROUP; i < SIDE * line_words(); i += 4u * SUBGROUP) {
+                let b0 = word_bias(corner, i);
+                let b1 = word_bias(corner, i + SUBGROUP);
+                let b2 = word_bias(corner, i + 2u * SUBGROUP);
+                let b3 = word_bias(corner, i + 3u * SUBGROUP);
+                for (var j = 0u; j < 4u; j += 1u) {
+                    let bias = select(select(b2, b3, j == 3u), select(b0, b1, j == 1u), j < 2u);
+                    store_word(corner, i + j * SUBGROUP, sums_at, bias);
                 }
             }
             workgroupBarrier();

@@ -110,6 +110,8 @@ pub(crate) static FAMILY: Lowering = Lowering {
     name: "attention_training",
     ops: &[OpKind::AttentionWithLse, OpKind::AttentionGrad],
     kernels: &[
+        &coop::LSE_F16.def,
+        &coop::CONVERT_LSE_F16.def,
         &QUERIES.def,
         &KEYS.def,
         &CONVERT_QUERIES.def,

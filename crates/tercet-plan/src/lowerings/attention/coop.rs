@@ -91,12 +91,12 @@ pub(super) static CONVERT_F16: TypedKernel<AttentionCoopParams> = module!("atten
 
 /// F16 attention with the log-sum-exp of each row as second result; softmax weights go through
 /// shared memory.
-pub static LSE_F16: TypedKernel<AttentionCoopParams> =
+pub(super) static LSE_F16: TypedKernel<AttentionCoopParams> =
     module!("attention_coop_lse_f16", ArgAccess::Write);
 
 /// F16 attention with the log-sum-exp as second result; accumulators with softmax weights are
 /// converted to matmul operands.
-pub static CONVERT_LSE_F16: TypedKernel<AttentionCoopParams> =
+pub(super) static CONVERT_LSE_F16: TypedKernel<AttentionCoopParams> =
     module!("attention_convert_lse_f16", ArgAccess::Write);
 
 /// F32 attention on split-F16; softmax weights go through shared memory. The second result flags

@@ -33,6 +33,12 @@ const ROWS: [u32; 3] = [64, 32, 16];
 /// Numbers of keys per step. More keys need fewer barriers, but more shared memory.
 const KEYS: [u32; 2] = [32, 16];
 
+/// Scores that a thread reads together.
+const SCORES_AT_ONCE: u32 = 4;
+
+/// Words of the findings, which fill 16 bytes.
+const FINDINGS: u32 = 4;
+
 /// Bytes of an F32 number or an integer.
 const WORD_BYTES: u32 = 4;
 
@@ -156,6 +162,7 @@ impl WgslAttentionTiling {
         let is_whole = self.subgroup.is_multiple_of(side)
             && (side * side).is_multiple_of(self.subgroup)
             && self.keys.is_multiple_of(side)
+            && (self.keys * side).is_multiple_of(SCORES_AT_ONCE * self.subgroup)
             && [1, 2, 4].contains(&(self.keys / side));
         is_whole
             && (1..=MAX_VALUE_FRAGMENTS).contains(&(self.dims[1] / side))
@@ -170,7 +177,7 @@ impl WgslAttentionTiling {
         let lines = (self.rows() + self.keys).saturating_mul(k_line);
         let staged = lines.saturating_add(self.keys.saturating_mul(v_line));
         let scores = self.rows() * self.keys;
-        let words = scores + self.rows() + self.threads() + 1;
+        let words = scores + self.rows() + self.threads() + FINDINGS;
         let held = staged.saturating_add(scores);
         held.saturating_mul(self.shape.ty.size_bytes())
             .saturating_add(words * WORD_BYTES)

@@ -13,7 +13,7 @@ pub(super) use self::held::{
 pub(super) use self::keyed::{KEYED_CODED, KEYED_QUADS, KEYED_WIDE, KEYED_WORDS};
 pub(super) use self::rest::{GEMM_REST, GEMM_REST_ACTIVATED};
 pub(super) use self::wgsl_matrices::{FLOATS_OF_8, HALVES_OF_8, HALVES_OF_16, WgslKernels};
-use super::{prepack, skinny, skinny_prepacked_a, split_f16};
+use super::{prepack, skinny, skinny_prepacked_a, skinny_shared_mem, split_f16};
 use crate::lowerings::dequant::{BLOCK_CONSTS, BLOCKS, CODED, PIECES, PIECES_CODED, QUADS, WORDS};
 use crate::lowerings::sums::{ACTIVATED, ARGS, OF_SUMS, PLAIN, SUMS, with_functions};
 use crate::lowerings::{gemm_coop, portable};
@@ -442,6 +442,7 @@ pub(super) static OF_NUMBERS: &[&KernelDef] = &[
     &GEMM_REST.def,
     &GEMM_REST_ACTIVATED.def,
     &skinny::F16.def,
+    &skinny_shared_mem::F16.def,
     &wgsl_matrices::HALF_16_PLAIN.def,
     &wgsl_matrices::HALF_16_ACTIVATED.def,
     &wgsl_matrices::HALF_8_PLAIN.def,
@@ -486,6 +487,10 @@ pub(super) static OF_BLOCKS: &[&KernelDef] = &[
     &skinny::Q8_0.def,
     &skinny::Q4_K.def,
     &skinny::Q6_K.def,
+    &skinny_shared_mem::Q4_0.def,
+    &skinny_shared_mem::Q8_0.def,
+    &skinny_shared_mem::Q4_K.def,
+    &skinny_shared_mem::Q6_K.def,
     &wgsl_matrices::HALF_16_PACKED.def,
     &wgsl_matrices::HALF_16_CODED.def,
     &wgsl_matrices::HALF_8_PACKED.def,
