@@ -8,11 +8,15 @@ pub(crate) mod exact_numbers;
 #[cfg(feature = "grammar")]
 mod gbnf;
 #[cfg(feature = "grammar")]
+mod generation_schema;
+#[cfg(feature = "grammar")]
 mod grammar;
 #[cfg(feature = "grammar")]
 pub(crate) mod limits;
 #[cfg(feature = "grammar")]
 pub use exact_numbers::exact_schema;
+#[cfg(feature = "grammar")]
+pub use generation_schema::{GenerationSchema, SchemaError, SchemaNote};
 #[cfg(feature = "grammar")]
 pub use grammar::{Grammar, GrammarCompiler};
 
@@ -46,6 +50,15 @@ pub enum ConstraintError {
         /// Cause reported by the grammar matcher.
         reason: String,
     },
+}
+
+/// The reason of a grammar error, without its prefix.
+#[cfg(feature = "grammar")]
+fn reason_of(error: ConstraintError) -> String {
+    match error {
+        ConstraintError::Grammar { reason, .. } => reason,
+        other => other.to_string(),
+    }
 }
 
 /// Restriction of the next token. The sampler calls `mask` before each token, and `take` with the

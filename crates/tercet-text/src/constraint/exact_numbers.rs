@@ -123,7 +123,7 @@ fn integer_bound(number: &Number, is_integer: bool) -> Option<i128> {
 }
 
 /// Whether a schema is about integers alone.
-fn is_integer(object: &Map<String, Value>) -> bool {
+pub(super) fn is_integer(object: &Map<String, Value>) -> bool {
     match object.get("type") {
         Some(Value::String(name)) => name == "integer",
         Some(Value::Array(names)) => {

@@ -8,7 +8,7 @@ use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 
-use super::{Constraint, ConstraintError, exact_schema, gbnf, limits};
+use super::{Constraint, ConstraintError, GenerationSchema, SchemaNote, gbnf, limits, reason_of};
 use crate::tokenizer::Tokenizer;
 
 /// Maximum bytes of a token; longer tokens are never allowed.
@@ -34,8 +34,11 @@ const STACK_BYTES: usize = 256 << 20;
 #[non_exhaustive]
 pub enum Grammar {
     /// JSON document that matches this schema (JSON Schema drafts 4 to 2020-12). An unsupported
-    /// keyword is an error that names it.
+    /// keyword is an error that names it. Objects have only the properties that their schema states,
+    /// unless it asks for more ([`GenerationSchema`]).
     JsonSchema(serde_json::Value),
+    /// The same, but unsupported keywords have no effect; [`Grammar::notes`] names them.
+    LenientJsonSchema(serde_json::Value),
     /// Text that matches this regular expression as a whole (syntax of the crate `regex`, without
     /// assertions).
     Regex(String),
@@ -89,9 +92,29 @@ impl Grammar {
         Grammar::JsonSchema(serde_json::json!({"type": "object"}))
     }
 
+    /// The parts of the schema of [`Grammar::LenientJsonSchema`] that have no effect.
+    ///
+    /// ```
+    /// use tercet_text::constraint::Grammar;
+    /// let schema = serde_json::json!({"type": "array", "uniqueItems": true});
+    /// assert_eq!(Grammar::LenientJsonSchema(schema).notes()[0].path, "/uniqueItems");
+    /// ```
+    #[must_use]
+    pub fn notes(&self) -> Vec<SchemaNote> {
+        match self {
+            Grammar::LenientJsonSchema(schema) => {
+                let made = GenerationSchema::new(schema, false);
+                made.map(|made| made.notes).unwrap_or_default()
+            }
+            Grammar::JsonSchema(_) | Grammar::Regex(_) | Grammar::Lark(_) | Grammar::Gbnf(_) => {
+                Vec::new()
+            }
+        }
+    }
+
     fn kind(&self) -> &'static str {
         match self {
-            Grammar::JsonSchema(_) => "JSON schema",
+            Grammar::JsonSchema(_) | Grammar::LenientJsonSchema(_) => "JSON schema",
             Grammar::Regex(_) => "regular expression",
             Grammar::Lark(_) | Grammar::Gbnf(_) => "grammar",
         }
@@ -166,11 +189,8 @@ impl GrammarCompiler {
         let refused = |reason| ConstraintError::Grammar { kind, reason };
         let made = deep(|| {
             let top = match grammar {
-                Grammar::JsonSchema(schema) => {
-                    limits::check_schema(schema)?;
-                    let exact = exact_schema(schema).map_err(reason)?;
-                    TopLevelGrammar::from_json_schema(compact(exact))
-                }
+                Grammar::JsonSchema(schema) => json_grammar(schema, true)?,
+                Grammar::LenientJsonSchema(schema) => json_grammar(schema, false)?,
                 Grammar::Regex(regex) => {
                     limits::check_regex(regex)?;
                     TopLevelGrammar::from_regex(regex)
@@ -180,7 +200,7 @@ impl GrammarCompiler {
                     TopLevelGrammar::from_lark(lark.clone())
                 }
                 Grammar::Gbnf(gbnf) => {
-                    let lark = gbnf::to_lark(gbnf, &self.ends).map_err(reason)?;
+                    let lark = gbnf::to_lark(gbnf, &self.ends).map_err(reason_of)?;
                     limits::check_lark(&lark)?;
                     TopLevelGrammar::from_lark(lark)
                 }
@@ -199,12 +219,10 @@ impl GrammarCompiler {
     }
 }
 
-/// The reason of a grammar error, without its prefix.
-fn reason(error: ConstraintError) -> String {
-    match error {
-        ConstraintError::Grammar { reason, .. } => reason,
-        other => other.to_string(),
-    }
+/// The grammar of a JSON schema.
+fn json_grammar(schema: &serde_json::Value, is_strict: bool) -> Result<TopLevelGrammar, String> {
+    let made = GenerationSchema::new(schema, is_strict).map_err(|e| e.to_string())?;
+    Ok(TopLevelGrammar::from_json_schema(compact(made.schema)))
 }
 
 /// Runs `compile` on a thread with a stack that is large enough for the recursion over the largest
@@ -259,15 +277,40 @@ fn word(tokenizer: &Tokenizer, id: u32) -> Option<Vec<u8>> {
 
 /// Calls `f` and converts an error or a panic to a one-line message.
 fn caught<T, E: std::fmt::Display>(f: impl FnOnce() -> Result<T, E>) -> Result<T, String> {
-    let line = |text: &dyn std::fmt::Display| {
-        let text = text.to_string();
-        let lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
-        lines.take(4).collect::<Vec<_>>().join("; ")
-    };
     match catch_unwind(AssertUnwindSafe(f)) {
         Ok(Ok(made)) => Ok(made),
-        Ok(Err(e)) => Err(line(&e)),
+        Ok(Err(e)) => Err(compiler_message(&e.to_string())),
         Err(_) => Err("its compilation panicked".to_string()),
+    }
+}
+
+/// A message of the compiler in one line, without its settings, its options and the grammar.
+fn compiler_message(text: &str) -> String {
+    let lines = text.lines().map(str::trim);
+    let is_own = |line: &&str| {
+        let internal = ["<non-verbose/>", "%json", "NoExtensionBias", "x-guidance"];
+        !line.is_empty() && !internal.iter().any(|part| line.contains(part))
+    };
+    let lines = lines.filter(is_own).map(|line| {
+        // `at LINE(COLUMN): ` counts in the grammar that was made from schemas.
+        let rest = line
+            .strip_prefix("at ")
+            .and_then(|rest| rest.split_once("): "));
+        match rest {
+            Some((place, rest)) if place.chars().all(|c| c.is_ascii_digit() || c == '(') => rest,
+            _ => line,
+        }
+    });
+    let lines: Vec<&str> = lines.take(4).collect();
+    let line = match lines.is_empty() {
+        true => "its size or its form is not supported".to_string(),
+        false => lines.join("; "),
+    };
+    match line.contains("coerce_one_of") {
+        true => {
+            "alternatives of `oneOf` may overlap, which is not supported; use `anyOf`".to_string()
+        }
+        false => line,
     }
 }
 

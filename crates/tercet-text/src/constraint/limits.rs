@@ -75,8 +75,7 @@ type Products = BTreeMap<String, u64>;
 /// # Errors
 /// A message that names the exceeded limit.
 pub fn check_schema(schema: &Value) -> Result<(), String> {
-    let mut values = 0;
-    check_values(schema, &mut values)?;
+    check_size(schema)?;
     let mut places = SchemaPlaces {
         root: schema,
         visited: 0,
@@ -93,6 +92,14 @@ pub fn check_schema(schema: &Value) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Checks the numbers of values and members of a schema.
+///
+/// # Errors
+/// A message that names the exceeded limit.
+pub(super) fn check_size(schema: &Value) -> Result<(), String> {
+    check_values(schema, &mut 0)
 }
 
 fn check_products(products: &Products) -> Result<(), String> {
@@ -321,12 +328,70 @@ pub fn check_lark(grammar: &str) -> Result<(), String> {
             "it has {operators} of the operators & and ~; at most {MAX_OPERATORS} are supported"
         ));
     }
+    check_terminals(&without_texts(grammar))?;
     for (at, keyword) in grammar.match_indices("%json") {
         let rest = &grammar[at + keyword.len()..];
         let mut schemas = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
         // Ignore text that is not JSON: the compiler reports it.
         if let Some(Ok(schema)) = schemas.next() {
             check_schema(&schema)?;
+        }
+    }
+    Ok(())
+}
+
+/// Maximum number of the uses of terminals in a terminal, with those in the terminals that it uses.
+const MAX_EXPANDED: u64 = 1 << 16;
+
+/// Checks the terminals of a Lark grammar without texts. The compiler replaces each use of a terminal
+/// by its definition, so a chain of terminals that use the next one twice grows exponentially.
+fn check_terminals(grammar: &str) -> Result<(), String> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_terminal = |name: &str| name.starts_with(|c: char| c.is_ascii_uppercase() || c == '_');
+    let mut uses: Vec<(&str, Vec<&str>)> = Vec::new();
+    for line in grammar.lines() {
+        let (head, body) = match line.split_once(':') {
+            Some((head, body)) if !head.trim_start().starts_with('|') => (Some(head), body),
+            _ => (None, line),
+        };
+        if let Some(head) = head {
+            let name = head.split(|c| !is_name(c)).find(|name| !name.is_empty());
+            uses.push((name.unwrap_or_default(), Vec::new()));
+        }
+        if let Some((_, used)) = uses.last_mut() {
+            used.extend(body.split(|c| !is_name(c)).filter(|name| is_terminal(name)));
+        }
+    }
+    let places: HashMap<&str, usize> = uses.iter().enumerate().map(|(i, u)| (u.0, i)).collect();
+    let mut sizes: Vec<Option<u64>> = vec![None; uses.len()];
+    for first in (0..uses.len()).filter(|at| is_terminal(uses[*at].0)) {
+        let mut stack = vec![(first, false)];
+        while let Some((at, is_second)) = stack.pop() {
+            if sizes[at].is_some() && !is_second {
+                continue;
+            }
+            let used = uses[at]
+                .1
+                .iter()
+                .filter_map(|name| places.get(name).copied());
+            if is_second {
+                let sum = used.fold(1, |sum: u64, one| {
+                    sum.saturating_add(sizes[one].unwrap_or(1))
+                });
+                if sum > MAX_EXPANDED {
+                    let name = tercet_files::clip(uses[at].0);
+                    return Err(format!(
+                        "the terminal `{name}` has more than {MAX_EXPANDED} parts with those of the \
+                         terminals that it uses; write it as a rule, in lower case"
+                    ));
+                }
+                sizes[at] = Some(sum);
+            } else {
+                // A terminal that uses itself is an error of the compiler.
+                sizes[at] = Some(1);
+                stack.push((at, true));
+                stack.extend(used.map(|one| (one, false)));
+            }
         }
     }
     Ok(())

@@ -32,8 +32,10 @@ mod lexer;
 mod methods;
 mod operators;
 mod parser;
+mod sequence_filters;
 pub(crate) mod spoken;
 mod text;
+mod text_filters;
 mod value;
 
 use std::ops::Range;

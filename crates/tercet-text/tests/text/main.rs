@@ -12,6 +12,8 @@ mod dataset;
 mod dataset_files;
 #[cfg(feature = "grammar")]
 mod gbnf;
+#[cfg(feature = "grammar")]
+mod schemas;
 mod tokenizer;
 mod tokenizer_references;
 mod units;

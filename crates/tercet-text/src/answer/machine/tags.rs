@@ -16,9 +16,27 @@ pub(super) struct PairValue {
     /// A text that is written as it arrives.
     is_text: bool,
     is_begun: bool,
+    /// The line end before the value was read.
+    has_line: bool,
+    section: LiteralSection,
     /// The value so far, if it is not written yet.
     held: String,
 }
+
+/// A section of a value that markers do not end: `<![CDATA[` to `]]>`, in which MiniCPM writes values with `<` and `&`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LiteralSection {
+    /// The value has not begun.
+    Before,
+    Inside,
+    /// A section has ended, and another one may follow.
+    After,
+    /// The value has other text.
+    Never,
+}
+
+const SECTION_START: &str = "<![CDATA[";
+const SECTION_END: &str = "]]>";
 
 impl AnswerParser {
     pub(super) fn pair_markers(&self) -> PairMarkers {
@@ -93,6 +111,8 @@ impl AnswerParser {
             },
             schema,
             is_begun: false,
+            has_line: false,
+            section: LiteralSection::Before,
             held: String::new(),
         }))
     }
@@ -141,7 +161,7 @@ impl AnswerParser {
 
     pub(super) fn value(&mut self, mut value: PairValue) -> bool {
         let markers = self.pair_markers();
-        if markers.has_lines && !value.is_begun {
+        if markers.has_lines && !value.is_begun && !value.has_line {
             match self.rest.chars().next() {
                 None if !self.is_done => return self.wait(AnswerPlace::Value(value)),
                 Some('\n') => {
@@ -149,10 +169,24 @@ impl AnswerParser {
                 }
                 _ => {}
             }
+            value.has_line = true;
+        }
+        if let LiteralSection::Before | LiteralSection::After = value.section {
+            if self.rest.starts_with(SECTION_START) {
+                self.take(SECTION_START.len());
+                value.section = LiteralSection::Inside;
+            } else if SECTION_START.starts_with(&self.rest) && !self.is_done {
+                return self.wait(AnswerPlace::Value(value));
+            } else if value.section == LiteralSection::Before {
+                value.section = LiteralSection::Never;
+            }
         }
         let is_first = !std::mem::replace(&mut value.is_begun, true);
         if is_first && value.is_text {
             self.event(AnswerEvent::Arguments("\"".to_string()));
+        }
+        if value.section == LiteralSection::Inside {
+            return self.section(value);
         }
         let (at, found) = match markers.close.find(&self.rest) {
             Some((at, MarkerMatch::Yes(bytes))) => (at, Some(bytes)),
@@ -160,7 +194,10 @@ impl AnswerParser {
             None => (self.rest.len(), None),
         };
         let text = self.take(at);
-        value.held += &text;
+        // White space between a section and the marker is no part of the value.
+        if value.section != LiteralSection::After || !text.trim().is_empty() {
+            value.held += &text;
+        }
         let is_line = markers.has_lines && value.held.ends_with('\n');
         if let Some(bytes) = found {
             self.take(bytes);
@@ -184,6 +221,33 @@ impl AnswerParser {
         }
         if self.is_done {
             self.rest.clear();
+        }
+        self.wait(AnswerPlace::Value(value))
+    }
+
+    /// Reads a section of a value up to its end.
+    fn section(&mut self, mut value: PairValue) -> bool {
+        let end = self.rest.find(SECTION_END);
+        let at = end.unwrap_or_else(|| {
+            // The last bytes may be the start of the end.
+            let begun = (1..SECTION_END.len()).rev();
+            let mut begun = begun.filter(|len| self.rest.ends_with(&SECTION_END[..*len]));
+            let kept = if self.is_done {
+                0
+            } else {
+                begun.next().unwrap_or(0)
+            };
+            self.rest.len() - kept
+        });
+        let text = self.take(at);
+        match value.is_text {
+            true => self.event(AnswerEvent::Arguments(escaped(&text))),
+            false => value.held += &text,
+        }
+        if end.is_some() {
+            self.take(SECTION_END.len());
+            value.section = LiteralSection::After;
+            return self.go(AnswerPlace::Value(value));
         }
         self.wait(AnswerPlace::Value(value))
     }

@@ -21,7 +21,7 @@ enum LarkForm {
 }
 
 pub(super) fn write(grammar: &GbnfGrammar, ends: &[u32]) -> String {
-    let form = match is_regular(grammar) {
+    let form = match is_regular(grammar) && expanded_size(grammar) <= MAX_EXPANDED {
         true => LarkForm::Terminals,
         false => LarkForm::Rules,
     };
@@ -36,6 +36,46 @@ pub(super) fn write(grammar: &GbnfGrammar, ends: &[u32]) -> String {
     }
     out.push('\n');
     out
+}
+
+/// Maximum number of items of a grammar as one regular expression, in which each use of a rule is a
+/// copy of it. A larger grammar keeps its rules.
+const MAX_EXPANDED: u64 = 1 << 16;
+
+/// The number of items of a grammar without recursion after each use of a rule is replaced by it.
+fn expanded_size(grammar: &GbnfGrammar) -> u64 {
+    let mut sizes: Vec<Option<u64>> = vec![None; grammar.rules.len()];
+    // A rule after the rules that it uses: on the second visit, their sizes are known.
+    let mut stack = vec![(grammar.root, false)];
+    while let Some((rule, is_second)) = stack.pop() {
+        if sizes[rule].is_some() {
+            continue;
+        }
+        let alternatives = &grammar.rules[rule];
+        if is_second {
+            sizes[rule] = Some(size(alternatives, &sizes));
+            continue;
+        }
+        stack.push((rule, true));
+        let mut used = Vec::new();
+        collect(alternatives, &mut used);
+        stack.extend(used.into_iter().map(|rule| (rule, false)));
+    }
+    sizes[grammar.root].unwrap_or(1)
+}
+
+fn size(alternatives: &GbnfAlternatives, sizes: &[Option<u64>]) -> u64 {
+    fn of(item: &GbnfItem, sizes: &[Option<u64>]) -> u64 {
+        match item {
+            GbnfItem::Rule(rule) => sizes[*rule].unwrap_or(1),
+            GbnfItem::Group(inner) => size(inner, sizes),
+            GbnfItem::Repeat(item, ..) => of(item, sizes),
+            GbnfItem::Text(text) => text.len() as u64,
+            GbnfItem::Class { .. } | GbnfItem::Token(_) | GbnfItem::OtherToken(_) => 1,
+        }
+    }
+    let items = alternatives.iter().flatten();
+    items.fold(1, |sum, item| sum.saturating_add(of(item, sizes)))
 }
 
 /// Whether no rule contains itself, and no item is a token.

@@ -33,7 +33,7 @@ impl TemplateEvaluator<'_> {
     }
 
     /// The order of two numbers or texts; `None` for NaN.
-    fn order(
+    pub(super) fn order(
         &mut self,
         left: &TemplateValue,
         right: &TemplateValue,

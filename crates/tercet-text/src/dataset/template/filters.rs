@@ -6,6 +6,100 @@ use super::spoken::TemplateTextBuilder;
 use super::value::{TemplateInternal, TemplateInternalKind};
 use super::{TemplateError, TemplateValue, clip};
 
+/// The names of all filters.
+const FILTERS: [&str; 48] = [
+    "abs",
+    "attr",
+    "batch",
+    "capitalize",
+    "center",
+    "count",
+    "d",
+    "default",
+    "dictsort",
+    "e",
+    "escape",
+    "first",
+    "float",
+    "forceescape",
+    "format",
+    "groupby",
+    "indent",
+    "int",
+    "items",
+    "join",
+    "last",
+    "length",
+    "list",
+    "lower",
+    "map",
+    "max",
+    "min",
+    "reject",
+    "rejectattr",
+    "replace",
+    "reverse",
+    "round",
+    "safe",
+    "select",
+    "selectattr",
+    "slice",
+    "sort",
+    "string",
+    "striptags",
+    "sum",
+    "title",
+    "tojson",
+    "trim",
+    "truncate",
+    "unique",
+    "upper",
+    "urlencode",
+    "wordcount",
+];
+/// The names of all tests.
+const TESTS: [&str; 39] = [
+    "!=",
+    "<",
+    "<=",
+    "==",
+    ">",
+    ">=",
+    "boolean",
+    "callable",
+    "defined",
+    "divisibleby",
+    "eq",
+    "equalto",
+    "escaped",
+    "even",
+    "false",
+    "filter",
+    "float",
+    "ge",
+    "greaterthan",
+    "gt",
+    "in",
+    "integer",
+    "iterable",
+    "le",
+    "lessthan",
+    "lower",
+    "lt",
+    "mapping",
+    "ne",
+    "none",
+    "number",
+    "odd",
+    "sameas",
+    "sequence",
+    "string",
+    "test",
+    "true",
+    "undefined",
+    "upper",
+];
+
 impl TemplateEvaluator<'_> {
     pub(super) fn filter(
         &mut self,
@@ -75,7 +169,7 @@ impl TemplateEvaluator<'_> {
                 let method = if name == "trim" { "strip" } else { name };
                 self.method(&text, method, args)
             }
-            _ => Err(self.unsupported(format!("the filter `{}`", clip(name)))),
+            _ => self.sequence_filter(name, &value, args),
         }
     }
 
@@ -313,7 +407,7 @@ impl TemplateEvaluator<'_> {
     }
 
     /// An attribute of an item, by name or by a path with dots.
-    fn path(
+    pub(super) fn path(
         &mut self,
         item: &TemplateValue,
         path: &TemplateValue,
@@ -322,7 +416,15 @@ impl TemplateEvaluator<'_> {
         let mut value = item.clone();
         for name in path.split('.') {
             self.step(1)?;
-            value = self.attribute(&value, name, || "an item".to_owned())?;
+            let place: Option<usize> = name.parse().ok();
+            value = match (&value, place) {
+                (TemplateValue::List(list), Some(at)) => list
+                    .items
+                    .get(at)
+                    .cloned()
+                    .unwrap_or(TemplateValue::Undefined),
+                _ => self.attribute(&value, name, || "an item".to_owned())?,
+            };
         }
         Ok(value)
     }
@@ -460,6 +562,18 @@ impl TemplateEvaluator<'_> {
                     | TemplateValue::Text(_)
                     | TemplateValue::Undefined
             ),
+            "lower" | "upper" => {
+                let text = self.text_of(value)?;
+                self.scan(text.len())?;
+                let changed = match name {
+                    "lower" => text.to_lowercase(),
+                    _ => text.to_uppercase(),
+                };
+                *changed == *text && text.to_lowercase() != text.to_uppercase()
+            }
+            "escaped" => false,
+            "filter" => value.as_text().is_some_and(|name| FILTERS.contains(&name)),
+            "test" => value.as_text().is_some_and(|name| TESTS.contains(&name)),
             "callable" => {
                 matches!(value, TemplateValue::Internal(TemplateInternal(kind)) if is_callable(kind))
             }

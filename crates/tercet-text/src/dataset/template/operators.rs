@@ -271,6 +271,12 @@ impl TemplateEvaluator<'_> {
                     _ => TemplateValue::Undefined,
                 })
             }
+            // The pairs of `groupby`.
+            TemplateValue::List(pair) if pair.items.len() == 2 => Ok(match name {
+                "grouper" => pair.items[0].clone(),
+                "list" => pair.items[1].clone(),
+                _ => TemplateValue::Undefined,
+            }),
             _ => Ok(TemplateValue::Undefined),
         }
     }
@@ -348,7 +354,7 @@ impl TemplateEvaluator<'_> {
         }
     }
 
-    fn binary(
+    pub(super) fn binary(
         &mut self,
         op: TemplateBinaryOp,
         left: &TemplateValue,
