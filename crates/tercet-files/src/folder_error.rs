@@ -35,8 +35,8 @@ pub enum FolderError {
         source: SafeTensorsError,
     },
     /// The folder has no weights, or only in an unsupported format.
-    #[error("{path}: has neither model.safetensors nor model.safetensors.index.json{hint}", path = path.display())]
-    NoWeights { path: PathBuf, hint: &'static str },
+    #[error("the folder {path} has neither model.safetensors nor model.safetensors.index.json{hint}", path = path.display())]
+    NoWeights { path: PathBuf, hint: String },
     /// The index has no tensors.
     #[error("{path}: `weight_map` has no tensors", path = path.display())]
     EmptyIndex { path: PathBuf },

@@ -23,6 +23,35 @@ pub use packing::{UnsupportedQuantization, check_quantization};
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
+/// The weights of a folder without the expected files, for an error message.
+fn other_weights(dir: &Path) -> String {
+    const LISTED: usize = 3;
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut found: Vec<String> = names
+        .filter(|name| name.ends_with(".safetensors"))
+        .collect();
+    found.sort();
+    let Some(first) = found.first() else {
+        return match dir.join("pytorch_model.bin").exists() {
+            true => "; pytorch_model.bin is not supported, convert it to safetensors".to_string(),
+            false => String::new(),
+        };
+    };
+    let is_shard = first.contains("-of-");
+    let remedy = match (is_shard, found.len()) {
+        (true, _) => "download the index of these shards",
+        (false, 1) => "rename it to model.safetensors if it has the model's weights",
+        (false, _) => "rename the file with the model's weights to model.safetensors",
+    };
+    let listed: Vec<String> = found.iter().take(LISTED).map(|name| clip(name)).collect();
+    let more = match found.len() - listed.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("; it has {}{more}: {remedy}", listed.join(", "))
+}
+
 /// The weights of a folder: one safetensors file, or shards with an index.
 ///
 /// ```
@@ -62,14 +91,9 @@ impl HfWeights {
         if index.exists() {
             return open_sharded(dir, &index);
         }
-        let hint = if dir.join("pytorch_model.bin").exists() {
-            "; pytorch_model.bin is not supported, convert it to safetensors"
-        } else {
-            ""
-        };
         Err(FolderError::NoWeights {
             path: dir.to_path_buf(),
-            hint,
+            hint: other_weights(dir),
         })
     }
 

@@ -78,12 +78,12 @@ pub use tercet_networks::{
     HfError, HfFolder, Image, ImageClassifier, ImageEmbedder, ImageEncoder, ImageError,
     ImageLabels, ImageProcessor, ImagePromptReader, ImageTileProcessor, LowRank, MAX_DRAFT_TOKENS,
     MatmulPrecision, MirostatOptions, ModelError, ModelGraph, MoonshineModel, MoonshineSpec,
-    PoolingMode, PositionEncoding, RopeLayout, SamplerStep, Sampling, SamplingOptions,
-    ScaledAdapter, Scoring, SentenceFolder, SentenceModule, SentenceModules, SentencePrompts,
-    Seq2Seq, Seq2SeqOptions, Seq2SeqSpec, Sequence, SequenceId, SourceEncoder, SpeechModel,
-    SpeechSpec, SpeechTokens, TextClassifier, TokenLabel, TokenTypes, VisionFamily,
-    VisionLanguageGraphs, VisionLanguageSpec, VisionModel, VisionOutput, VisionSpec, Weights,
-    config, hf, image, training,
+    PoolingMode, PositionEncoding, PrefixStore, PrefixStoreOptions, PrefixStoreStats, RopeLayout,
+    SamplerStep, Sampling, SamplingOptions, ScaledAdapter, Scoring, SentenceFolder, SentenceModule,
+    SentenceModules, SentencePrompts, Seq2Seq, Seq2SeqOptions, Seq2SeqSpec, Sequence, SequenceId,
+    SourceEncoder, SpeechModel, SpeechSpec, SpeechTokens, TextClassifier, TokenLabel, TokenTypes,
+    VisionFamily, VisionLanguageGraphs, VisionLanguageSpec, VisionModel, VisionOutput, VisionSpec,
+    Weights, config, hf, image, training,
 };
 #[cfg(feature = "onnx")]
 pub use tercet_onnx as onnx;

@@ -3,6 +3,7 @@
 mod draft;
 mod encoded_images;
 mod params;
+mod template_input;
 pub(crate) mod tools;
 
 use std::path::Path;
@@ -20,15 +21,16 @@ use crate::answer_stream::AnswerStream;
 use crate::error::ApiError;
 use crate::fields::JsonFields;
 use crate::http::AppState;
-use crate::language::ServedLanguageModel;
+use crate::language::{ServedLanguageModel, context_error};
 use crate::models::SelectedLanguage;
 use crate::queue_ticket::take_terms;
 use crate::request_log::RequestRecord;
 use crate::thought_budget::ThoughtLimit;
 
-pub(crate) use draft::{MessageDraft, call_value};
+pub(crate) use draft::{MessageDraft, call_value, join_parts};
 pub(crate) use encoded_images::EncodedImages;
 pub(crate) use params::{CompletionParams, MAX_STOPS, checked_stops, clamped};
+use template_input::{render_changed, with_field};
 pub(crate) use tools::{ToolChoice, ToolSet, ToolSpec};
 
 /// Maximum messages of a conversation.
@@ -119,9 +121,13 @@ impl ConversationRequest {
             None => false,
         };
         let callable = self.tools.as_ref().map(ToolSet::callable);
-        // Other constraints start at the first token, so such an answer has no thoughts.
+        // Other constraints start at the first token, so such an answer has thoughts only if the prompt opens one.
         if self.params.is_constrained() && !has_free_thoughts {
-            text.clear();
+            let parser = AnswerParser::new(&language.answers, &[], &text);
+            self.params.is_constrained_after_thought = parser.open_thought().is_some();
+            if !self.params.is_constrained_after_thought {
+                text.clear();
+            }
         }
         let answers = AnswerParser::new(&language.answers, &callable.unwrap_or_default(), &text);
         let is_single = self.tools.as_ref().is_some_and(|tools| tools.single);
@@ -169,8 +175,12 @@ impl ConversationRequest {
         let mut variables = self.variables.clone();
         // The answer goes on with text, so the template must not open a thought.
         if !self.prefill.is_empty() {
-            variables.push(thinking_variable(false));
+            variables.extend(thinking_variables(false));
         }
+        let key = language.answers.thought_key();
+        let messages: Vec<ChatMessage> = (self.messages.iter())
+            .map(|message| with_thought_key(message, key))
+            .collect();
         let render = |messages: &[ChatMessage], shown: &TemplateValue| {
             let in_parts: Vec<ChatMessage>;
             let messages = match &language.images {
@@ -182,20 +192,16 @@ impl ConversationRequest {
                 }
             };
             let rendered = (language.template).render_with(messages, shown, true, &variables);
-            rendered.map_err(|e| {
-                ApiError::bad_request(format!(
-                    "the chat template rejects the messages: {}",
-                    tercet::one_line(&e)
-                ))
-            })
+            rendered.map_err(|e| template_error(&tercet::one_line(&e)))
         };
+        let none = TemplateValue::None;
         let mut rendered = match &self.tools {
             Some(tools) if !language.answers.has_tools() => {
-                let told = with_tool_prompt(&self.messages, &tools.functions());
-                render(&told, &TemplateValue::None)?
+                let told = with_tool_prompt(&messages, &tools.functions());
+                render_changed((&told, &none), render)?
             }
-            Some(tools) => render(&self.messages, &tools.for_template()?)?,
-            None => render(&self.messages, &TemplateValue::None)?,
+            Some(tools) => render_changed((&messages, &tools.for_template()?), render)?,
+            None => render_changed((&messages, &none), render)?,
         };
         if !self.prefill.is_empty() {
             let start = rendered.text.len();
@@ -227,15 +233,26 @@ impl PreparedConversation {
         record: &Arc<RequestRecord>,
     ) -> Result<AnswerStream, ApiError> {
         record.set_prompt_tokens(self.prompt.len());
+        #[cfg(feature = "grammar")]
+        if let Some((field, grammar)) = &self.params.grammar {
+            for note in grammar.notes() {
+                record.add_ignored(&format!("{field}{}", note.path));
+            }
+        }
         let room = language.context.saturating_sub(self.prompt.len());
         let mut requests = self.params.requests(&self.prompt, room);
         for request in &mut requests {
             request.images = Arc::clone(&self.images);
         }
-        if let Some(tokens) = self.params.thought_tokens {
+        let is_before_constraint = self.params.is_constrained_after_thought;
+        let limit = self.params.thought_tokens;
+        if let Some(tokens) = limit.or(is_before_constraint.then_some(usize::MAX)) {
             for request in &mut requests {
-                let parser = self.answers.clone();
-                request.thoughts = Some(ThoughtLimit { tokens, parser });
+                request.thoughts = Some(ThoughtLimit {
+                    tokens,
+                    parser: self.answers.clone(),
+                    is_before_constraint,
+                });
             }
         }
         let responses = language
@@ -244,6 +261,32 @@ impl PreparedConversation {
         let parsed = (self.params.n, Some(&self.answers));
         Ok(AnswerStream::new(responses, parsed, record))
     }
+}
+
+/// The error of a template that refuses messages.
+fn template_error(problem: &str) -> ApiError {
+    const REFUSED: &str = "the chat template rejects the messages";
+    ApiError::bad_request(match problem.starts_with(REFUSED) {
+        true => problem.to_string(),
+        false => format!("{REFUSED}: {problem}"),
+    })
+}
+
+/// A message with its thoughts also in the field `key` that the template reads. gpt-oss reads those before calls in
+/// `thinking`, and refuses this field beside a content.
+fn with_thought_key(message: &ChatMessage, key: &str) -> ChatMessage {
+    const GIVEN: &str = "reasoning_content";
+    const BEFORE_CALLS: &str = "thinking";
+    let fields = message.fields();
+    let Some(thought) = fields.get(GIVEN) else {
+        return message.clone();
+    };
+    let is_only_call = fields.get("tool_calls").is_some() && message.content().is_empty();
+    let keys = [(key, key != GIVEN), (BEFORE_CALLS, is_only_call)];
+    let keys = keys.into_iter().filter(|(_, is_read)| *is_read);
+    keys.fold(message.clone(), |message, (key, _)| {
+        with_field(&message, message.role(), (key, thought.clone()))
+    })
 }
 
 /// A message whose text is a part.
@@ -257,9 +300,9 @@ fn in_text_parts(message: &ChatMessage) -> ChatMessage {
         ("text", TemplateValue::text(text)),
     ]);
     let mut kept = vec![("content", TemplateValue::list(vec![part]))];
-    for name in ["name", "tool_call_id", "tool_calls", "reasoning_content"] {
-        kept.extend(fields.get(name).map(|value| (name, value.clone())));
-    }
+    let others = fields.as_map().unwrap_or_default().iter();
+    let others = others.filter(|(name, _)| !["role", "content"].contains(&&**name));
+    kept.extend(others.map(|(name, value)| (&**name, value.clone())));
     ChatMessage::from_fields(message.role(), kept)
 }
 
@@ -269,7 +312,10 @@ fn image_error(e: &ModelError) -> ApiError {
         ModelError::Context { .. } => ApiError::new(
             StatusCode::BAD_REQUEST,
             "context_length_exceeded",
-            tercet::one_line(e),
+            match e {
+                ModelError::Context { tokens, context } => context_error(*tokens, *context),
+                e => tercet::one_line(e),
+            },
         ),
         ModelError::Places { .. } | ModelError::Image(_) => {
             ApiError::bad_request(tercet::one_line(e))
@@ -282,15 +328,15 @@ fn image_error(e: &ModelError) -> ApiError {
 pub(crate) fn effort_variables(effort: &str) -> Vec<(String, TemplateValue)> {
     let mut all = Vec::new();
     if effort == "none" {
-        all.push(thinking_variable(false));
+        all.extend(thinking_variables(false));
     }
     all.push(("reasoning_effort".into(), TemplateValue::text(effort)));
     all
 }
 
-/// The variable of the chat template that turns thoughts on or off.
-pub(crate) fn thinking_variable(thinks: bool) -> (String, TemplateValue) {
-    ("enable_thinking".into(), TemplateValue::Bool(thinks))
+/// The variables of chat templates that turn thoughts on or off: that of Qwen and others, and that of DeepSeek.
+pub(crate) fn thinking_variables(thinks: bool) -> [(String, TemplateValue); 2] {
+    ["enable_thinking", "thinking"].map(|name| (name.into(), TemplateValue::Bool(thinks)))
 }
 
 /// Constrains the answer to the JSON schema of a field.
@@ -307,7 +353,7 @@ pub(crate) fn json_format(
     field: &'static str,
     schema: serde_json::Value,
 ) -> Result<(), ApiError> {
-    params.grammar = Some((field, Grammar::JsonSchema(schema)));
+    params.grammar = Some((field, Grammar::LenientJsonSchema(schema)));
     Ok(())
 }
 
@@ -342,9 +388,13 @@ fn constrain(
         wanted.grammar = Some(("tools", required));
         return Ok(false);
     }
+    let is_strict = matches!(wanted.grammar, Some((_, Grammar::JsonSchema(_))));
     match wanted.grammar.take() {
-        Some((field, Grammar::JsonSchema(schema))) if field != "grammar" => {
-            let grammar = tools.call_or_json((field, &schema), &language.answers)?;
+        Some((field, Grammar::JsonSchema(schema) | Grammar::LenientJsonSchema(schema)))
+            if field != "grammar" =>
+        {
+            let answer = (field, &schema);
+            let grammar = tools.call_or_json(answer, is_strict, language)?;
             wanted.grammar = Some((field, grammar));
             Ok(false)
         }

@@ -151,7 +151,7 @@ impl EngineShared {
 
 impl BatchEngine {
     /// Starts the thread. At most `max_waiting` requests wait for a slot; `chunk` is the number of tokens of
-    /// a whole prompt chunk.
+    /// a whole prompt chunk. With `saves`, the thread saves the prefixes of the slots when it ends.
     ///
     /// # Errors
     /// Returns an error if the system cannot start a thread.
@@ -159,7 +159,7 @@ impl BatchEngine {
         name: &str,
         generator: LanguageGenerator,
         tokenizer: Arc<Tokenizer>,
-        (max_waiting, chunk): (usize, usize),
+        (max_waiting, chunk, saves): (usize, usize, bool),
     ) -> std::io::Result<BatchEngine> {
         let state = EngineState {
             queue: FairQueue::new(),
@@ -175,7 +175,7 @@ impl BatchEngine {
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name(format!("tercet-{name}"));
         let thread =
-            thread.spawn(move || run_engine(&of_thread, generator, (&tokenizer, chunk)))?;
+            thread.spawn(move || run_engine(&of_thread, generator, (&tokenizer, chunk, saves)))?;
         Ok(BatchEngine {
             shared,
             thread: Some(thread),
@@ -253,7 +253,7 @@ impl Drop for BatchEngine {
 fn run_engine(
     shared: &EngineShared,
     generator: LanguageGenerator,
-    (tokenizer, chunk): (&Tokenizer, usize),
+    (tokenizer, chunk, saves): (&Tokenizer, usize, bool),
 ) {
     let mut texts = RunningRequests::new(generator, tokenizer, chunk);
     while let Some(new) = shared.next(texts.keys()) {
@@ -264,5 +264,9 @@ fn run_engine(
         if turn.is_err() {
             let _ = catch_unwind(AssertUnwindSafe(|| texts.abort_all()));
         }
+    }
+    if saves {
+        // A panic is a bug in this program; the prefixes are then computed again.
+        let _ = catch_unwind(AssertUnwindSafe(|| texts.save_prefixes()));
     }
 }

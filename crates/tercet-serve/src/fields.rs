@@ -134,7 +134,7 @@ impl JsonFields {
     pub(crate) fn count(&mut self, name: &str) -> Result<Option<u64>, ApiError> {
         match self.take(name) {
             None => Ok(None),
-            Some(value) => match value.as_u64() {
+            Some(value) => match whole(&value) {
                 Some(n) => Ok(Some(n)),
                 None => Err(self.wrong(name, &value, "a whole number, 0 or more")),
             },
@@ -145,8 +145,8 @@ impl JsonFields {
     pub(crate) fn count_or_minus_one(&mut self, name: &str) -> Result<Option<u64>, ApiError> {
         match self.take(name) {
             None => Ok(None),
-            Some(value) if value.as_i64() == Some(-1) => Ok(None),
-            Some(value) => match value.as_u64() {
+            Some(value) if value.as_f64() == Some(-1.0) => Ok(None),
+            Some(value) => match whole(&value) {
                 Some(n) => Ok(Some(n)),
                 None => Err(self.wrong(name, &value, "a whole number, or -1 for none")),
             },
@@ -300,6 +300,16 @@ pub(crate) fn check_containers(body: &[u8]) -> Result<(), ApiError> {
     }
 }
 
+/// A whole number, also as clients without integers write it: `4.0`.
+fn whole(value: &Value) -> Option<u64> {
+    let float = || {
+        value
+            .as_f64()
+            .filter(|x| x.fract() == 0.0 && (0.0..=9e15).contains(x))
+    };
+    value.as_u64().or_else(|| float().map(|x| x as u64))
+}
+
 /// The start of a field's name, for messages and the log.
 fn shown_name(name: &str) -> String {
     name.chars().take(64).collect()
@@ -320,7 +330,11 @@ pub(crate) fn unsupported(path: &str, remedy: &str) -> ApiError {
 }
 
 pub(crate) fn wrong(name: &str, found: &Value, expected: &str) -> ApiError {
-    let shown: String = found.to_string().chars().take(64).collect();
+    let text = found.to_string();
+    let mut shown: String = text.chars().take(64).collect();
+    if shown.len() < text.len() {
+        shown.push('…');
+    }
     let message = format!("field `{name}` is {shown}; expected {expected}");
     ApiError::bad_request(message).with_param(name)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tercet_models::config::{DecoderSpec, RopeOverrides};
 use tercet_models::{
     BatchGenerator, BatchOptions, Draft, DraftOptions, Error, Image, ImageEncoder,
-    ImagePromptReader, ModelError, ModelFamily, ModelFiles, Sampling, Tokenizer,
+    ImagePromptReader, ModelError, ModelFamily, ModelFiles, PrefixStore, Sampling, Tokenizer,
 };
 
 use crate::error::ServeError;
@@ -97,7 +97,7 @@ pub(crate) fn compiled(
     files: &ModelFiles,
     tokenizer: &Tokenizer,
     placement: &ModelConfig,
-    sizes: ([usize; 2], &RopeOverrides),
+    sizes: ([usize; 2], &RopeOverrides, Option<&PrefixStore>),
 ) -> Result<LanguageGenerator, ServeError> {
     let opened = open_generator(files, tokenizer, placement, sizes);
     opened.map_err(|source| ServeError::Model {
@@ -110,7 +110,7 @@ fn open_generator(
     files: &ModelFiles,
     tokenizer: &Tokenizer,
     placement: &ModelConfig,
-    ([context, slots], rope): ([usize; 2], &RopeOverrides),
+    ([context, slots], rope, store): ([usize; 2], &RopeOverrides, Option<&PrefixStore>),
 ) -> Result<LanguageGenerator, Error> {
     let draft = placement.draft.as_ref();
     let options = |spec: &DecoderSpec| BatchOptions {
@@ -120,6 +120,7 @@ fn open_generator(
         cache: Some(placement.cache_format(files)),
         matmul_precision: placement.matmul_precision,
         rope: rope.clone(),
+        prefix_store: store.cloned(),
         selectable_adapters: placement.adapters.iter().map(|(_, a)| a.clone()).collect(),
         draft_tokens: draft.map_or(0, |draft| draft.tokens),
         ..BatchOptions::new(spec, slots)

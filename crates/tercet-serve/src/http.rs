@@ -418,7 +418,9 @@ async fn health() -> Response {
 
 async fn metrics(State(app): State<Arc<AppState>>) -> Response {
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
-    (kind, app.metrics.page(&app.models.metrics())).into_response()
+    let store = app.options.prefix_store.as_ref();
+    let prefixes = store.map(tercet_models::PrefixStore::stats);
+    (kind, app.metrics.page(&app.models.metrics(), prefixes)).into_response()
 }
 
 /// An error response in the form of the protocol of `path`.
@@ -436,7 +438,13 @@ fn error_response(path: &str, refusal: ApiError) -> Response {
 }
 
 async fn not_found(uri: Uri) -> Response {
-    let message = "unknown route; GET / lists the routes";
+    let path = uri.path().trim_end_matches('/');
+    let near = [path.to_string(), format!("/v1{path}")];
+    let near = near.iter().find(|path| route_of(path) != "other");
+    let message = match near {
+        Some(near) => format!("unknown route; use {near}, or GET / for all routes"),
+        None => "unknown route; GET / lists the routes".to_string(),
+    };
     let refusal = ApiError::new(StatusCode::NOT_FOUND, "not_found", message);
     error_response(uri.path(), refusal)
 }

@@ -127,6 +127,14 @@ pub(crate) struct TokenDetails {
 /// Maximum bytes of the logits of a request.
 const MAX_LOGIT_BYTES: usize = 128 << 20;
 
+/// The message for a prompt that exceeds the context. Clients of OpenAI's and of Anthropic's API look for these words
+/// and then shorten the conversation.
+pub(crate) fn context_error(tokens: usize, context: usize) -> String {
+    format!(
+        "prompt is too long: {tokens} tokens > {context} maximum; this model's maximum context length is {context} tokens"
+    )
+}
+
 /// Event of a completion in progress.
 #[derive(Debug)]
 pub(crate) enum ResponseEvent {
@@ -188,6 +196,8 @@ pub(crate) struct ServedLanguageModel {
     pub(crate) context: usize,
     /// How `context` was determined.
     pub(crate) fit: ContextFit,
+    /// Number of stored prefixes that the model found when it was loaded, and of those of other models.
+    pub(crate) stored_prefixes: [usize; 2],
     vocab: usize,
     #[cfg(feature = "grammar")]
     constraints: Arc<ConstraintFactory>,
@@ -222,10 +232,14 @@ impl ServedLanguageModel {
         let fit = ContextFit::new(&files, &spec, &placement.device, &request);
         let fit = fit.map_err(|e| failed(e.into()))?;
         let context = fit.context;
-        let sizes = ([context, slots], &options.rope);
+        let store = options.prefix_store.as_ref();
+        let sizes = ([context, slots], &options.rope, store);
         let generator = compiled(name, &files, &tokenizer, &placement, sizes)?;
         let images = generator.prompt_reader();
-        let limits = (options.queue, CHUNK.min(context));
+        let stored_prefixes = generator.slots.stored_prefixes();
+        // Prefixes in memory alone end with the process.
+        let saves = store.is_some_and(|store| store.options().folder.is_some());
+        let limits = (options.queue, CHUNK.min(context), saves);
         let engine = BatchEngine::start(name, generator, Arc::clone(&tokenizer), limits);
         let engine = engine.map_err(|source| ServeError::Io {
             what: "cannot start a thread".into(),
@@ -247,6 +261,7 @@ impl ServedLanguageModel {
             template,
             context,
             fit,
+            stored_prefixes,
             vocab: spec.vocab,
             eos,
             dry_breakers: OnceLock::new(),
@@ -366,7 +381,7 @@ impl ServedLanguageModel {
                 StatusCode::BAD_REQUEST,
                 "context_length_exceeded",
                 format!(
-                    "the prompt has {bytes} bytes, which exceeds the model's context of {} tokens",
+                    "prompt is too long: {bytes} bytes; this model's maximum context length is {} tokens",
                     self.context
                 ),
             )),
@@ -422,13 +437,10 @@ impl ServedLanguageModel {
             ));
         }
         if n > context {
-            let message = format!(
-                "the prompt has {n} tokens, which exceeds the model's context of {context}"
-            );
             return Err(ApiError::new(
                 StatusCode::BAD_REQUEST,
                 "context_length_exceeded",
-                message,
+                context_error(n, context),
             ));
         }
         let is_end = |token: &&u32| self.eos.contains(token) || request.stop_tokens.contains(token);
@@ -485,7 +497,7 @@ impl ServedLanguageModel {
         match made {
             Ok(Ok(constraint)) => Ok(Some(constraint)),
             Ok(Err(e @ ConstraintError::Grammar { .. })) => {
-                Err(ApiError::bad_request(format!("field `{field}`: {e}")))
+                Err(ApiError::bad_request(format!("field `{field}`: {e}")).with_param(field))
             }
             Ok(Err(e)) => Err(ApiError::failed(&e)),
             Err(_) => Err(ApiError::worker_lost()),

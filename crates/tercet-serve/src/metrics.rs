@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use tercet_models::PrefixStoreStats;
+
 /// Current usage of the workers or slots of a model.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +120,11 @@ impl ServerMetrics {
     }
 
     /// Formats the metrics page.
-    pub(crate) fn page(&self, models: &ModelMetrics<'_>) -> String {
+    pub(crate) fn page(
+        &self,
+        models: &ModelMetrics<'_>,
+        prefixes: Option<PrefixStoreStats>,
+    ) -> String {
         let mut page = String::new();
         let requests = self
             .requests
@@ -199,7 +205,42 @@ impl ServerMetrics {
             let row = [(String::new(), value.to_string())];
             metric(&mut page, name, "counter", help, row.into_iter());
         }
+        prefix_metrics(&mut page, &prefixes.unwrap_or_default());
         page
+    }
+}
+
+/// Appends the metrics of the prefix store.
+fn prefix_metrics(page: &mut String, stats: &PrefixStoreStats) {
+    let rows = [
+        (
+            "tercet_cache_restored_tokens_total",
+            "counter",
+            "Cached prompt tokens whose slot had been taken, from memory or disk.",
+            stats.restored_tokens,
+        ),
+        (
+            "tercet_cache_entries",
+            "gauge",
+            "Stored prefixes.",
+            stats.entries as u64,
+        ),
+        (
+            "tercet_cache_memory_bytes",
+            "gauge",
+            "Bytes of the stored prefixes in memory.",
+            stats.memory_bytes,
+        ),
+        (
+            "tercet_cache_disk_bytes",
+            "gauge",
+            "Bytes of the files of stored prefixes.",
+            stats.disk_bytes,
+        ),
+    ];
+    for (name, kind, help, value) in rows {
+        let row = [(String::new(), value.to_string())];
+        metric(page, name, kind, help, row.into_iter());
     }
 }
 

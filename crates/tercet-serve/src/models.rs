@@ -251,6 +251,17 @@ impl ModelRegistry {
         })
     }
 
+    /// Names of the loaded language models, with the number of stored prefixes that each found when it was
+    /// loaded, and of those that belong to other models or options.
+    pub fn stored_prefixes(&self) -> impl Iterator<Item = (&str, [usize; 2])> {
+        self.residency.entries.iter().filter_map(|entry| {
+            let ServedModel::Language(language) = entry.lease()? else {
+                return None;
+            };
+            Some((entry.name.as_str(), language.stored_prefixes))
+        })
+    }
+
     /// All names that requests can use.
     pub(crate) fn listed_models(&self) -> Vec<ListedModel> {
         let all = self.residency.entries.iter().flat_map(|entry| {

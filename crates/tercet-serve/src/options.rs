@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tercet_models::PoolingMode;
 use tercet_models::config::RopeOverrides;
+use tercet_models::{PoolingMode, PrefixStore};
 
 use crate::request_log::RequestLog;
 use crate::tls::TlsIdentity;
@@ -51,6 +51,10 @@ pub struct ServeOptions {
     pub api_keys: Vec<String>,
     /// Whether cached prefixes are reused only for requests of the same API key.
     pub isolate: bool,
+    /// Store of cached prefixes whose slots other requests have taken, for all language models. With a
+    /// folder, the prefixes of the slots are saved when a model is unloaded and when the server stops.
+    /// `None` caches prefixes in the slots only.
+    pub prefix_store: Option<PrefixStore>,
     /// Origins of other web pages, such as `https://app.example`, whose scripts may call the server;
     /// `*` means all.
     pub allowed_origins: Vec<String>,
@@ -86,6 +90,7 @@ impl Default for ServeOptions {
             connections: 1024,
             api_keys: Vec::new(),
             isolate: false,
+            prefix_store: None,
             allowed_origins: Vec::new(),
             tls: None,
             chat_template: None,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
 use crate::error::ApiError;
@@ -53,8 +54,8 @@ impl QueueTicket {
         let queue_time = shorter(queue_time, options.queue_time);
         let deadline = deadline.map_or(options.deadline, |own| own.min(options.deadline));
         let cache_scope = match order.key.filter(|_| options.isolate) {
-            // The number ends at the first `/`, so scopes of keys differ for all salts.
-            Some(key) => format!("{key}/{cache_salt}"),
+            // The digest ends at the first `/`, so scopes of keys differ for all salts.
+            Some(key) => format!("{}/{cache_salt}", key_scope(options, key)),
             None => cache_salt,
         };
         QueueTicket {
@@ -140,6 +141,16 @@ impl QueueTicket {
         };
         done.map_err(|_| ApiError::worker_lost())?
     }
+}
+
+/// The part of a scope that belongs to an API key. It stays the same when the order of the keys changes,
+/// because stored prefixes outlive the server.
+fn key_scope(options: &ServeOptions, key: usize) -> String {
+    let digest = match options.api_keys.get(key) {
+        Some(key) => Sha256::digest(key.as_bytes()),
+        None => Sha256::digest(key.to_le_bytes()),
+    };
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Leaves the queue when it is dropped.

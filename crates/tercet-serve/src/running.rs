@@ -87,6 +87,11 @@ impl<'t> RunningRequests<'t> {
         self.generator.slots.reset();
     }
 
+    /// Saves the prefixes of the slots, so that a model that is loaded later finds them.
+    pub(crate) fn save_prefixes(&mut self) {
+        self.generator.slots.save_prefixes();
+    }
+
     /// Starts the new requests, ends requests that are disconnected or past their deadline, and
     /// runs one step for the others.
     pub(crate) fn turn(&mut self, new: Vec<QueuedRequest>) {

@@ -13,6 +13,8 @@ use crate::forced_tokens::mask_all_but;
 pub(crate) struct ThoughtLimit {
     pub(crate) tokens: usize,
     pub(crate) parser: AnswerParser,
+    /// Whether the other constraint of the answer begins after the thought, in place of at the first token.
+    pub(crate) is_before_constraint: bool,
 }
 
 /// A constraint that ends thoughts at a limit, and otherwise allows the tokens of another constraint.
@@ -26,6 +28,8 @@ pub(crate) struct ThoughtBudget {
     /// The remaining tokens of the marker, last one first.
     marker: Vec<u32>,
     then: Option<Box<dyn Constraint>>,
+    /// Whether `then` waits for the end of the thought.
+    waits: bool,
 }
 
 impl ThoughtBudget {
@@ -41,7 +45,9 @@ impl ThoughtBudget {
             left: limit.tokens,
             marker: Vec::new(),
             then,
+            waits: limit.is_before_constraint,
         };
+        budget.waits &= budget.parser.open_thought().is_some();
         budget.end_thought();
         budget
     }
@@ -78,8 +84,8 @@ impl Constraint for ThoughtBudget {
                 mask_all_but(token, logits);
                 Ok(())
             }
-            (None, Some(then)) => then.mask(logits),
-            (None, None) => Ok(()),
+            (None, Some(then)) if !self.waits => then.mask(logits),
+            (None, _) => Ok(()),
         }
     }
 
@@ -93,6 +99,11 @@ impl Constraint for ThoughtBudget {
         // After its last token, a marker has ended the thought.
         if !is_marker {
             self.end_thought();
+        }
+        if self.waits {
+            // The token that ends the thought is not part of the constrained answer.
+            self.waits = self.parser.open_thought().is_some();
+            return Ok(());
         }
         match &mut self.then {
             Some(then) => then.take(token),

@@ -104,6 +104,10 @@ impl Backend for FiniteCheckBackend {
         self.0.variant_families()
     }
 
+    fn description(&self) -> String {
+        self.0.description()
+    }
+
     fn free_memory_bytes(&self) -> Option<u64> {
         self.0.free_memory_bytes()
     }
@@ -414,6 +418,19 @@ impl Executable for ProbeExecutable {
 
     fn read_state(&self, name: &str) -> Result<Tensor, RunError> {
         self.inner.read_state(name)
+    }
+
+    fn write_state_elements(
+        &mut self,
+        name: &str,
+        first: usize,
+        values: &Tensor,
+    ) -> Result<(), RunError> {
+        self.inner.write_state_elements(name, first, values)
+    }
+
+    fn read_state_elements(&self, name: &str, elements: Range<usize>) -> Result<Tensor, RunError> {
+        self.inner.read_state_elements(name, elements)
     }
 
     fn random(&self) -> RngState {

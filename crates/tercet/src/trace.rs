@@ -228,6 +228,10 @@ impl Backend for TracedBackend {
         self.inner.variant_families()
     }
 
+    fn description(&self) -> String {
+        self.inner.description()
+    }
+
     fn free_memory_bytes(&self) -> Option<u64> {
         self.inner.free_memory_bytes()
     }
@@ -434,6 +438,25 @@ impl Executable for TracedExecutable {
     fn read_state(&self, name: &str) -> Result<Tensor, RunError> {
         let start = Instant::now();
         let read = self.inner.read_state(name)?;
+        self.phase("read state", start);
+        Ok(read)
+    }
+
+    fn write_state_elements(
+        &mut self,
+        name: &str,
+        first: usize,
+        values: &Tensor,
+    ) -> Result<(), RunError> {
+        let start = Instant::now();
+        self.inner.write_state_elements(name, first, values)?;
+        self.phase("write state", start);
+        Ok(())
+    }
+
+    fn read_state_elements(&self, name: &str, elements: Range<usize>) -> Result<Tensor, RunError> {
+        let start = Instant::now();
+        let read = self.inner.read_state_elements(name, elements)?;
         self.phase("read state", start);
         Ok(read)
     }

@@ -10,7 +10,8 @@ use crate::family::ModelFamily;
 use tercet_networks::config::EncoderSpec;
 use tercet_networks::hf::{ClassHead, HfFolder, SentenceFolder};
 use tercet_networks::{
-    Embedder, Encoder, EncoderOutput, MatmulPrecision, ModelError, PoolingMode, TextClassifier,
+    Embedder, Encoder, EncoderOutput, MatmulPrecision, ModelError, PoolingMode, SentenceModule,
+    TextClassifier,
 };
 use tercet_text::tokenizer::Tokenizer;
 
@@ -288,6 +289,11 @@ impl ModelFiles {
         let said = self.sentence()?;
         let mut modules = said.modules;
         modules.dims = options.dims;
+        if modules.dims.is_some() {
+            // The caller's length takes precedence over that of the folder.
+            let is_truncation = |module: &_| matches!(module, SentenceModule::Truncate(_));
+            modules.then.retain(|module| !is_truncation(module));
+        }
         let mut encoder = match options.pooling {
             Some(mode) => {
                 modules.modes = vec![mode];

@@ -65,6 +65,7 @@ pub(super) fn digest_of(files: &ModelFiles) -> Result<String, Error> {
                     add(dense.bias.as_ref().map_or(&[], |bias| bias.bytes()));
                 }
                 SentenceModule::Normalize => add(b"normalize"),
+                SentenceModule::Truncate(dims) => add(format!("truncate {dims}").as_bytes()),
             }
         }
     }

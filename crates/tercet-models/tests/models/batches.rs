@@ -49,7 +49,7 @@ fn batch(name: &str) -> BatchGenerator {
     decoder(name, |o| o).generator(&Device::cpu()).unwrap()
 }
 
-fn tokens(len: usize, seed: u32) -> Vec<u32> {
+pub(crate) fn tokens(len: usize, seed: u32) -> Vec<u32> {
     (0..len as u32)
         .map(|i| (i * 13 + seed * 5) % 29 + 3)
         .collect()

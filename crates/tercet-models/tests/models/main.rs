@@ -26,6 +26,7 @@ mod saved_folders;
 mod speculation;
 mod speculative;
 mod split;
+mod stored_prefixes;
 mod units;
 mod vision_language;
 mod windows;

@@ -68,8 +68,9 @@ pub(crate) fn agree_with_differences(
         };
         let slope = (moved(step) - moved(-step)) / (2.0 * step);
         exe.write_state(name, start).unwrap();
-        // The error of finite differences of an F32 loss of about 4.
-        let slack = 2e-2 * norm + 1.5e-6 / step;
+        // The error of finite differences of an F32 loss of about 4, whose two values are off by up to six units in the
+        // last place.
+        let slack = 2e-2 * norm + 3e-6 / step;
         assert!(
             (slope - norm).abs() < slack,
             "{what} {name}: {slope}, want {norm}"

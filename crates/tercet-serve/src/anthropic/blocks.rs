@@ -115,15 +115,22 @@ impl MessageBlocks<'_> {
                     let (id, name) = (fields.need_text("id")?, fields.need_text("name")?);
                     let input = fields.object_value("input")?.unwrap_or_else(|| json!({}));
                     let call = call_value((&id, &name), &input.to_string(), self.takes_text);
-                    draft.calls.extend(call);
+                    draft.calls.push(call);
                     self.called.insert(id, name);
                 }
                 ("thinking", Role::Assistant) => {
                     draft.reasoning += &fields.need_text("thinking")?
                 }
-                ("redacted_thinking", Role::Assistant) => {
-                    self.record
-                        .add_ignored("messages.content.redacted_thinking");
+                ("search_result", Role::User) => {
+                    let text = self.search_result(&mut fields)?;
+                    if !draft.content.is_empty() {
+                        draft.content.push('\n');
+                    }
+                    draft.content += &text;
+                }
+                // Blocks of tools that Anthropic runs, and thoughts that only Anthropic can read.
+                (kind, Role::Assistant) if is_of_anthropic(kind) => {
+                    self.record.add_ignored(&format!("messages.content.{kind}"));
                     continue;
                 }
                 _ => return Err(unknown_block(&fields, kind, role)),
@@ -150,14 +157,45 @@ impl MessageBlocks<'_> {
         self.images.add_base64(&data, &source.path_of("data"))
     }
 
-    fn result(&self, fields: &mut JsonFields) -> Result<MessageDraft, ApiError> {
+    fn result(&mut self, fields: &mut JsonFields) -> Result<MessageDraft, ApiError> {
         let id = fields.need_text("tool_use_id")?;
+        let path = fields.path_of("content");
+        let before = self.images.count();
         let text = match fields.take("content") {
             None => String::new(),
-            Some(content) => self.texts(content, &fields.path_of("content"))?,
+            Some(Value::Array(blocks)) if self.images.is_taken() => {
+                let blocks = self.without_images(blocks, &path)?;
+                self.texts(Value::Array(blocks), &path)?
+            }
+            Some(content) => self.texts(content, &path)?,
         };
         let name = self.called.get(&id).cloned();
-        Ok(MessageDraft::result(&text, &id, name))
+        let mut draft = MessageDraft::result(&text, &id, name);
+        draft.images = self.images.count() - before;
+        Ok(draft)
+    }
+
+    /// Adds the images of blocks, and returns the other blocks.
+    fn without_images(&mut self, blocks: Vec<Value>, path: &str) -> Result<Vec<Value>, ApiError> {
+        let mut others = Vec::new();
+        for (at, block) in blocks.into_iter().enumerate() {
+            if block.get("type").is_some_and(|kind| kind == "image") {
+                let mut fields = JsonFields::nested(block, &format!("{path}[{at}]"))?;
+                self.image(&mut fields)?;
+            } else {
+                others.push(block);
+            }
+        }
+        Ok(others)
+    }
+
+    /// The text of a result of a search: its title, its source and its texts.
+    fn search_result(&self, fields: &mut JsonFields) -> Result<String, ApiError> {
+        let content = fields.need("content")?;
+        let text = self.texts(content, &fields.path_of("content"))?;
+        let head = [fields.text("title")?, fields.text("source")?];
+        let lines = head.into_iter().flatten().chain([text]);
+        Ok(lines.collect::<Vec<String>>().join("\n"))
     }
 
     /// The text of a document.
@@ -196,6 +234,7 @@ impl MessageBlocks<'_> {
             let kind = fields.need_text("type")?;
             match kind.as_str() {
                 "text" => texts.push(fields.need_text("text")?),
+                "search_result" => texts.push(self.search_result(&mut fields)?),
                 "document" => texts.push(self.document(&mut fields)?),
                 _ => {
                     let expected = "`text`; the model reads text only";
@@ -206,6 +245,12 @@ impl MessageBlocks<'_> {
         }
         Ok(texts.join("\n"))
     }
+}
+
+/// Whether a block of an answer is about a tool that Anthropic runs, or is a thought that only Anthropic can read.
+fn is_of_anthropic(kind: &str) -> bool {
+    let is_result = kind.ends_with("_tool_result") && kind != "tool_result";
+    is_result || ["server_tool_use", "redacted_thinking"].contains(&kind)
 }
 
 fn unknown_block(fields: &JsonFields, kind: String, role: Role) -> ApiError {

@@ -7,7 +7,7 @@ use tercet_models::dataset::{ChatMessage, Role};
 use super::blocks::MessageBlocks;
 use crate::conversation::{
     CompletionParams, ConversationRequest, EncodedImages, MAX_MESSAGES, MessageDraft, ToolChoice,
-    ToolSet, ToolSpec, checked_stops, clamped, effort_variables, json_format, thinking_variable,
+    ToolSet, ToolSpec, checked_stops, clamped, effort_variables, json_format, thinking_variables,
 };
 use crate::error::ApiError;
 use crate::fields::{JsonFields, wrong};
@@ -132,8 +132,8 @@ fn thinking(
     if let Some(mut thinking) = fields.object("thinking")? {
         let kind = thinking.need_text("type")?;
         match kind.as_str() {
-            "enabled" => variables.push(thinking_variable(true)),
-            "disabled" => variables.push(thinking_variable(false)),
+            "enabled" => variables.extend(thinking_variables(true)),
+            "disabled" => variables.extend(thinking_variables(false)),
             "adaptive" => {}
             _ => {
                 let expected = "`enabled`, `disabled` or `adaptive`";

@@ -3,6 +3,17 @@
 use tercet_models::dataset::template::TemplateValue;
 use tercet_models::dataset::{ChatMessage, Role};
 
+/// The text of a message's parts. Those of an answer continue each other; others are separate texts.
+pub(crate) fn join_parts(texts: Vec<String>, is_answer: bool) -> String {
+    match is_answer {
+        true => texts.concat(),
+        false => {
+            let texts: Vec<String> = texts.into_iter().filter(|text| !text.is_empty()).collect();
+            texts.join("\n")
+        }
+    }
+}
+
 /// A message whose parts a protocol sends one by one.
 #[derive(Debug)]
 pub(crate) struct MessageDraft {
@@ -74,30 +85,42 @@ impl MessageDraft {
 }
 
 /// A call of a tool as chat templates read it. `arguments` is the JSON of an object, which templates
-/// get as an object, or as text with `takes_text`; numbers keep all digits. `None` if the arguments
-/// are no JSON object.
+/// get as an object, or as text with `takes_text`; numbers keep all digits. Other arguments, such as those
+/// of a call that was cut, are a text: the value of `arguments` in an object, if the template takes no text.
 pub(crate) fn call_value(
     (id, name): (&str, &str),
     arguments: &str,
     takes_text: bool,
-) -> Option<TemplateValue> {
-    let object = match arguments.trim().is_empty() {
-        true => "{}",
-        false => arguments,
-    };
-    serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(object).ok()?;
-    let value = TemplateValue::from_json(object).ok()?;
-    let arguments = match takes_text {
-        true => TemplateValue::text(object),
-        false => value,
+) -> TemplateValue {
+    let object = json_object(arguments);
+    let parsed = object.as_deref().map(TemplateValue::from_json);
+    let arguments = match (parsed, object) {
+        (Some(Ok(_)), Some(object)) if takes_text => TemplateValue::text(&object),
+        (Some(Ok(value)), _) => value,
+        _ if takes_text => TemplateValue::text(arguments),
+        _ => TemplateValue::map(vec![("arguments", TemplateValue::text(arguments))]),
     };
     let function = TemplateValue::map(vec![
         ("name", TemplateValue::text(name)),
         ("arguments", arguments),
     ]);
-    Some(TemplateValue::map(vec![
+    TemplateValue::map(vec![
         ("id", TemplateValue::text(id)),
         ("type", TemplateValue::text("function")),
         ("function", function),
-    ]))
+    ])
+}
+
+/// The JSON object of arguments: their text, or the text of a JSON string with an object. No arguments and `null`
+/// are an empty object.
+fn json_object(arguments: &str) -> Option<String> {
+    type Object = serde_json::Map<String, serde_json::Value>;
+    let is_object = |text: &str| serde_json::from_str::<Object>(text).is_ok();
+    match arguments.trim() {
+        "" | "null" => Some("{}".to_string()),
+        _ if is_object(arguments) => Some(arguments.to_string()),
+        _ => serde_json::from_str::<String>(arguments)
+            .ok()
+            .filter(|text| is_object(text)),
+    }
 }

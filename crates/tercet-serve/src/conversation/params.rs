@@ -28,6 +28,8 @@ pub(crate) struct CompletionParams {
     pub(crate) grammar: Option<(&'static str, Grammar)>,
     /// Maximum tokens of the thoughts before an answer.
     pub(crate) thought_tokens: Option<usize>,
+    /// Whether the grammar begins after a thought that the prompt opens.
+    pub(crate) is_constrained_after_thought: bool,
     pub(crate) seed: u64,
     /// Completions per prompt.
     pub(crate) n: usize,
@@ -56,6 +58,7 @@ impl CompletionParams {
             #[cfg(feature = "grammar")]
             grammar: None,
             thought_tokens: None,
+            is_constrained_after_thought: false,
             seed: random_seed(),
             n: 1,
             top_logprobs: None,

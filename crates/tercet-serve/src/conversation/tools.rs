@@ -2,11 +2,9 @@
 //! required tool call.
 
 use serde_json::{Value, json};
-#[cfg(feature = "grammar")]
-use tercet_models::answer::AnswerFormat;
 use tercet_models::answer::AnswerTool;
 #[cfg(feature = "grammar")]
-use tercet_models::constraint::{ConstraintError, Grammar, exact_schema};
+use tercet_models::constraint::{GenerationSchema, Grammar, SchemaError};
 use tercet_models::dataset::template;
 
 use crate::error::ApiError;
@@ -15,10 +13,10 @@ use crate::fields::{JsonFields, wrong};
 use crate::language::ServedLanguageModel;
 use crate::request_log::RequestRecord;
 
-/// Maximum tools of a request.
-const MAX_TOOLS: usize = 128;
-/// Maximum characters of the name of a tool.
-const MAX_NAME: usize = 64;
+/// Maximum tools of a request. OpenAI takes 128; agents with several MCP servers send more.
+const MAX_TOOLS: usize = 1024;
+/// Maximum characters of the name of a tool, as in Anthropic's API; OpenAI takes 64.
+const MAX_NAME: usize = 128;
 
 /// A tool.
 pub(crate) struct ToolSpec {
@@ -64,21 +62,44 @@ impl ToolSpec {
         })
     }
 
-    /// The schema that constrained arguments match.
+    /// The schema that constrained arguments match. Without `strict`, it ignores what cannot be
+    /// constrained.
     ///
     /// # Errors
-    /// 400 if the schema has numbers that are not supported.
+    /// 400 if the schema is invalid, or strict with a keyword that is not supported.
     #[cfg(feature = "grammar")]
     fn constrained_schema(&self) -> Result<Value, ApiError> {
-        let mut schema = self.parameters.clone();
-        bound_integers(&mut schema);
-        exact_schema(&schema).map_err(|e| self.refused(&e))
+        Ok(self
+            .generation_schema()
+            .map_err(|e| self.refused(&e))?
+            .schema)
     }
 
     #[cfg(feature = "grammar")]
-    fn refused(&self, e: &ConstraintError) -> ApiError {
+    fn generation_schema(&self) -> Result<GenerationSchema, SchemaError> {
+        let mut schema = self.parameters.clone();
+        bound_integers(&mut schema);
+        GenerationSchema::new(&schema, self.is_strict)
+    }
+
+    /// The schema of the arguments if an answer need not call the tool: any object if the tool's own one is not
+    /// supported.
+    ///
+    /// # Errors
+    /// 400 if the tool is strict and its schema is not supported.
+    #[cfg(feature = "grammar")]
+    fn schema_of_optional_call(&self) -> Result<Value, ApiError> {
+        match self.constrained_schema() {
+            Err(_) if !self.is_strict => Ok(json!({"type": "object"})),
+            schema => schema,
+        }
+    }
+
+    #[cfg(feature = "grammar")]
+    fn refused(&self, e: &SchemaError) -> ApiError {
         let name = &self.name;
         ApiError::bad_request(format!("`parameters` of the tool `{name}`: {e}"))
+            .with_param(&format!("tools.{name}.parameters{}", e.path))
     }
 }
 
@@ -148,6 +169,10 @@ fn with_blanks(mut schema: Value, pattern: &str) -> Value {
     schema
 }
 
+/// White space between the parts of calls, as a pattern.
+#[cfg(feature = "grammar")]
+const BLANKS: &str = "[ \\t\\r\\n]{1,16}";
+
 /// Which tools an answer must call.
 pub(crate) enum ToolChoice {
     Nothing,
@@ -177,6 +202,15 @@ impl ToolSet {
         };
         let choice = choice(fields.take("tool_choice"), record)?;
         let single = !fields.truth("parallel_tool_calls")?.unwrap_or(true);
+        #[cfg(feature = "grammar")]
+        if let Some(ToolChoice::Anything | ToolChoice::One(_)) = &choice {
+            for tool in &tools {
+                let notes = tool.generation_schema().map(|made| made.notes);
+                for note in notes.unwrap_or_default() {
+                    record.add_ignored(&format!("tools.{}.parameters{}", tool.name, note.path));
+                }
+            }
+        }
         ToolSet::new(tools, choice, single)
     }
 
@@ -318,45 +352,41 @@ impl ToolSet {
     /// Grammar of an answer that calls tools or matches a schema. Calls may have any white space.
     ///
     /// # Errors
-    /// 400 if a schema has numbers that are not supported.
+    /// 400 if a schema that must be matched is not supported.
     #[cfg(feature = "grammar")]
     pub(crate) fn call_or_json(
         &self,
         (field, answer): (&str, &Value),
-        answers: &AnswerFormat,
+        is_strict: bool,
+        language: &ServedLanguageModel,
     ) -> Result<Grammar, ApiError> {
-        const BLANKS: &str = "[ \\t\\r\\n]{1,16}";
-        let (open, key, close) = match answers.object_texts() {
+        let answer = GenerationSchema::new(answer, is_strict).map_err(|e| {
+            ApiError::bad_request(format!("field `{field}`: {e}"))
+                .with_param(&format!("{field}{}", e.path))
+        })?;
+        let answer = with_blanks(answer.schema, " ?");
+        let (open, key, close) = match language.answers.object_texts() {
             Some(texts) => texts,
-            None => {
-                return Err(ApiError::bad_request(format!(
-                    "field `{field}` cannot be combined with `tools` for this model: its calls are no objects"
-                )));
-            }
+            None => return self.tagged_call_or_json((field, &answer), language),
         };
         let tag = |tag: &str| match tag.trim() {
             "" => String::new(),
             tag => format!("{} BLANKS? ", quoted(tag)),
         };
-        let answer = exact_schema(answer)
-            .map_err(|e| ApiError::bad_request(format!("field `{field}`: {e}")))?;
-        let more = match self.single {
-            true => "",
-            false => " (BLANKS? call)*",
-        };
+        let more = self.more_calls();
         let tools: Vec<String> = (0..self.tools.len()).map(|i| format!("tool_{i}")).collect();
         let mut lark = format!(
             "start: answer | call{more} BLANKS?\n\
              BLANKS: /{BLANKS}/\n\
              answer: %json {}\n\
              call: {}\"{{\" BLANKS? \"\\\"name\\\"\" BLANKS? \":\" BLANKS? ({}) BLANKS? \"}}\" BLANKS? {}\n",
-            with_blanks(answer, " ?"),
+            answer,
             tag(&open),
             tools.join(" | "),
             tag(&close),
         );
         for (i, tool) in self.tools.iter().enumerate() {
-            let schema = tool.constrained_schema()?;
+            let schema = tool.schema_of_optional_call()?;
             lark += &format!(
                 "tool_{i}: {} BLANKS? \",\" BLANKS? {} BLANKS? \":\" BLANKS? arguments_{i}\n\
                  arguments_{i}: %json {}\n",
@@ -366,6 +396,41 @@ impl ToolSet {
             );
         }
         Ok(Grammar::Lark(lark))
+    }
+
+    /// Like [`ToolSet::call_or_json`], for a model that writes arguments as tags.
+    #[cfg(feature = "grammar")]
+    fn tagged_call_or_json(
+        &self,
+        (field, answer): (&str, &Value),
+        language: &ServedLanguageModel,
+    ) -> Result<Grammar, ApiError> {
+        const START: &str = "start: call\n";
+        let tools = self.tools.iter().map(|tool| {
+            let schema = with_blanks(tool.schema_of_optional_call()?, " ?");
+            Ok(AnswerTool::new(&tool.name, Some(schema)))
+        });
+        let tools: Vec<AnswerTool> = tools.collect::<Result<_, ApiError>>()?;
+        let answers = &language.answers;
+        let lark = answers.required_call_grammar(&tools, &language.tokenizer);
+        let lark = lark.map_err(|e| {
+            ApiError::bad_request(format!(
+                "field `{field}` cannot be combined with `tools` for this model: {e}"
+            ))
+        })?;
+        let more = self.more_calls();
+        let start =
+            format!("start: answer | call{more}\nBLANKS: /{BLANKS}/\nanswer: %json {answer}\n");
+        Ok(Grammar::Lark(lark.replace(START, &start)))
+    }
+
+    /// The rule of further calls.
+    #[cfg(feature = "grammar")]
+    fn more_calls(&self) -> &'static str {
+        match self.single {
+            true => "",
+            false => " (BLANKS? call)*",
+        }
     }
 
     /// Returns an error if `tool_choice` requires a call, which needs the feature `grammar`.
@@ -395,15 +460,17 @@ fn tools(value: Value, record: &RequestRecord) -> Result<Vec<ToolSpec>, ApiError
     let Value::Array(items) = value else {
         return Err(wrong("tools", &value, "a list of tools"));
     };
-    items.into_iter().map(|item| tool(item, record)).collect()
+    let items = items.into_iter().enumerate();
+    items
+        .map(|(at, item)| tool(item, &format!("tools[{at}]"), record))
+        .collect()
 }
 
 fn check_tools(tools: &[ToolSpec]) -> Result<(), ApiError> {
     if tools.len() > MAX_TOOLS {
-        return Err(ApiError::bad_request(format!(
-            "field `tools` has {} tools; at most {MAX_TOOLS} are supported",
-            tools.len()
-        )));
+        let found = tools.len();
+        let message = format!("field `tools` has {found} tools; at most {MAX_TOOLS} are supported");
+        return Err(ApiError::bad_request(message).with_param("tools"));
     }
     for (i, tool) in tools.iter().enumerate() {
         if tools[..i].iter().any(|other| other.name == tool.name) {
@@ -434,22 +501,23 @@ fn no_parameters() -> Value {
 }
 
 /// Parses a tool. The chat template sees the whole object, with fields that are unknown here.
-fn tool(whole: Value, record: &RequestRecord) -> Result<ToolSpec, ApiError> {
-    let mut fields = JsonFields::from_value(whole.clone(), "a tool")?;
+fn tool(whole: Value, path: &str, record: &RequestRecord) -> Result<ToolSpec, ApiError> {
+    let mut fields = JsonFields::nested(whole.clone(), path)?;
     let kind = fields.text("type")?.unwrap_or_default();
     if kind != "function" {
         let expected = "`function`; other tools are not supported";
-        return Err(wrong("type", &Value::String(kind), expected));
+        return Err(fields.wrong("type", &Value::String(kind), expected));
     }
-    let mut function = JsonFields::from_value(fields.need("function")?, "field `function`")?;
+    let function = fields.object("function")?;
+    let mut function = function.ok_or_else(|| fields.missing("function"))?;
     fields.ignore_rest((record, "tools."));
     let name = function.text("name")?.unwrap_or_default();
-    check_name("name", &name)?;
+    check_name(&function.path_of("name"), &name)?;
     function.text("description")?;
     let is_strict = function.truth("strict")?.unwrap_or(false);
     let parameters = function.take("parameters").unwrap_or_else(no_parameters);
     if !parameters.is_object() {
-        return Err(wrong("parameters", &parameters, "a JSON schema"));
+        return Err(function.wrong("parameters", &parameters, "a JSON schema"));
     }
     function.ignore_rest((record, "tools.function."));
     Ok(ToolSpec {
@@ -472,17 +540,16 @@ fn choice(value: Option<Value>, record: &RequestRecord) -> Result<Option<ToolCho
             _ => Err(wrong("tool_choice", &Value::String(text), expected)),
         },
         Some(value @ Value::Object(_)) => {
-            let mut fields = JsonFields::from_value(value, "field `tool_choice`")?;
+            let mut fields = JsonFields::nested(value, "tool_choice")?;
             let kind = fields.text("type")?.unwrap_or_default();
             if kind != "function" {
-                return Err(wrong("type", &Value::String(kind), "`function`"));
+                return Err(fields.wrong("type", &Value::String(kind), "`function`"));
             }
-            let mut function =
-                JsonFields::from_value(fields.need("function")?, "field `function`")?;
-            let name = function.text("name")?;
+            let function = fields.object("function")?;
+            let mut function = function.ok_or_else(|| fields.missing("function"))?;
+            let name = function.need_text("name")?;
             function.ignore_rest((record, "tool_choice.function."));
             fields.ignore_rest((record, "tool_choice."));
-            let name = name.ok_or_else(|| ApiError::bad_request("field `name` is missing"))?;
             Ok(Some(ToolChoice::One(name)))
         }
         Some(other) => Err(wrong("tool_choice", &other, expected)),

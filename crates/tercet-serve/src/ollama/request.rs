@@ -6,7 +6,7 @@ use tercet_models::dataset::{ChatMessage, Role};
 
 use crate::conversation::{
     CompletionParams, ConversationRequest, EncodedImages, MAX_MESSAGES, MessageDraft, ToolSet,
-    call_value, checked_stops, clamped, effort_variables, json_format, thinking_variable,
+    call_value, checked_stops, clamped, effort_variables, json_format, thinking_variables,
 };
 use crate::error::ApiError;
 use crate::fields::{JsonFields, unsupported, wrong};
@@ -112,11 +112,14 @@ fn message(
         let function = call.object("function")?;
         let mut function = function.ok_or_else(|| call.missing("function"))?;
         let name = function.need_text("name")?;
-        let arguments = function.object_value("arguments")?;
-        let arguments = arguments.unwrap_or_else(|| json!({})).to_string();
+        let arguments = match function.take("arguments") {
+            Some(Value::String(text)) => text,
+            Some(value) => value.to_string(),
+            None => String::new(),
+        };
         draft
             .calls
-            .extend(call_value((&id, &name), &arguments, takes_text));
+            .push(call_value((&id, &name), &arguments, takes_text));
         function.ignore_rest((record, "messages.tool_calls.function."));
         call.ignore_rest((record, "messages.tool_calls."));
     }
@@ -232,7 +235,7 @@ fn params(
     }
     let variables = match fields.take("think") {
         None => Vec::new(),
-        Some(Value::Bool(thinks)) => vec![thinking_variable(thinks)],
+        Some(Value::Bool(thinks)) => thinking_variables(thinks).into(),
         Some(Value::String(effort)) => effort_variables(&effort),
         Some(other) => return Err(wrong("think", &other, "true, false, or an effort")),
     };

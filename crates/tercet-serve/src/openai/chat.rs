@@ -16,7 +16,7 @@ use crate::answer_stream::stream_response;
 use crate::audio_parts;
 use crate::conversation::{
     CompletionParams, ConversationRequest, EncodedImages, MAX_MESSAGES, ToolSet, call_value,
-    effort_variables, select_language, thinking_variable,
+    effort_variables, join_parts, select_language, thinking_variables,
 };
 use crate::error::{ApiError, json_response};
 use crate::fields::{JsonFields, wrong};
@@ -121,52 +121,54 @@ impl MessageReader<'_> {
             return Err(wrong("messages", &value, "a list of messages"));
         };
         if items.is_empty() || items.len() > MAX_MESSAGES {
-            return Err(ApiError::bad_request(format!(
-                "field `messages` has {} messages; expected 1 to {MAX_MESSAGES}",
-                items.len()
-            )));
+            let found = items.len();
+            let message =
+                format!("field `messages` has {found} messages; expected 1 to {MAX_MESSAGES}");
+            return Err(ApiError::bad_request(message).with_param("messages"));
         }
-        items.into_iter().map(|item| self.message(item)).collect()
+        let items = items.into_iter().enumerate();
+        items
+            .map(|(at, item)| self.message(item, &format!("messages[{at}]")))
+            .collect()
     }
 
-    fn message(&mut self, value: Value) -> Result<ChatMessage, ApiError> {
+    fn message(&mut self, value: Value, path: &str) -> Result<ChatMessage, ApiError> {
         let (record, takes_text) = (self.record, self.takes_text);
-        let mut fields = JsonFields::from_value(value, "a message")?;
+        let mut fields = JsonFields::nested(value, path)?;
         let role = fields.text("role")?.unwrap_or_default();
         let Some(known) = Role::ALL.iter().find(|r| r.name() == role) else {
             let names: Vec<&str> = Role::ALL.iter().map(|r| r.name()).collect();
-            return Err(wrong(
-                "role",
-                &Value::String(role),
-                &format!("one of {}", names.join(", ")),
-            ));
+            let expected = format!("one of {}", names.join(", "));
+            return Err(fields.wrong("role", &Value::String(role), &expected));
         };
         let calls = match fields.take("tool_calls") {
-            Some(calls) if *known == Role::Assistant => tool_calls(calls, (record, takes_text))?,
+            Some(calls) if *known == Role::Assistant => {
+                tool_calls(calls, &fields.path_of("tool_calls"), (record, takes_text))?
+            }
             Some(Value::Array(calls)) if calls.is_empty() => Vec::new(),
             Some(_) => {
-                let message = "field `tool_calls` of a message is for the role `assistant`";
-                return Err(ApiError::bad_request(message));
+                let path = fields.path_of("tool_calls");
+                let message = format!("field `{path}` is for the role `assistant`");
+                return Err(ApiError::bad_request(message).with_param(&path));
             }
             None => Vec::new(),
         };
         let mut refusal = fields.text("refusal")?.filter(|text| !text.is_empty());
         let content = match fields.take("content") {
             Some(Value::String(text)) => TemplateValue::text(&text),
-            Some(Value::Array(parts)) => self.parts(parts)?,
+            Some(Value::Array(parts)) => {
+                self.parts(parts, &fields.path_of("content"), *known == Role::Assistant)?
+            }
             Some(other) => {
-                return Err(wrong(
-                    "content",
-                    &other,
-                    "a text, or a list of parts of type `text`",
-                ));
+                let expected = "a text, or a list of parts of type `text`";
+                return Err(fields.wrong("content", &other, expected));
             }
             None if !calls.is_empty() => TemplateValue::text(""),
             // The text of a refused answer.
             None if *known == Role::Assistant && refusal.is_some() => {
                 TemplateValue::text(&refusal.take().unwrap_or_default())
             }
-            None => return Err(ApiError::bad_request("field `content` is missing")),
+            None => return Err(fields.missing("content")),
         };
         fields.put("refusal", refusal.map(Value::String));
         fields.neutral_json(&NEUTRAL_IN_MESSAGES)?;
@@ -200,12 +202,17 @@ impl MessageReader<'_> {
     }
 
     /// Parses the parts of a message: one text, or a list of parts if there are images.
-    fn parts(&mut self, parts: Vec<Value>) -> Result<TemplateValue, ApiError> {
+    fn parts(
+        &mut self,
+        parts: Vec<Value>,
+        path: &str,
+        is_answer: bool,
+    ) -> Result<TemplateValue, ApiError> {
         let before = self.images.count();
         let mut texts = Vec::new();
         let mut values = Vec::new();
-        for item in parts {
-            let part = self.part(item)?;
+        for (at, item) in parts.into_iter().enumerate() {
+            let part = self.part(item, &format!("{path}[{at}]"))?;
             values.push(match &part {
                 Some(text) => TemplateValue::map(vec![
                     ("type", TemplateValue::text("text")),
@@ -217,26 +224,26 @@ impl MessageReader<'_> {
         }
         match self.images.count() > before {
             true => Ok(TemplateValue::list(values)),
-            false => Ok(TemplateValue::text(&texts.concat())),
+            false => Ok(TemplateValue::text(&join_parts(texts, is_answer))),
         }
     }
 
     /// The text of a part; `None` for an image, which is added to the images.
-    fn part(&mut self, value: Value) -> Result<Option<String>, ApiError> {
-        let mut fields = JsonFields::from_value(value, "a part of a message")?;
+    fn part(&mut self, value: Value, path: &str) -> Result<Option<String>, ApiError> {
+        let mut fields = JsonFields::nested(value, path)?;
         let kind = fields.text("type")?.unwrap_or_default();
         if kind == "image_url" && self.images.is_taken() {
             let url = match fields.need("image_url")? {
                 Value::String(url) => url,
                 url => {
-                    let mut inner = JsonFields::from_value(url, "field `image_url`")?;
+                    let mut inner = JsonFields::nested(url, &fields.path_of("image_url"))?;
                     let url = inner.need_text("url")?;
                     inner.ignore_rest((self.record, "messages.content.image_url."));
                     url
                 }
             };
             fields.ignore_rest((self.record, "messages.content."));
-            self.images.add_url(&url, "image_url")?;
+            self.images.add_url(&url, &format!("{path}.image_url"))?;
             return Ok(None);
         }
         // A refusal of an earlier answer.
@@ -246,12 +253,10 @@ impl MessageReader<'_> {
                 true => "`text` or `image_url`",
                 false => "`text`; the model takes no other parts of messages",
             };
-            return Err(wrong("type", &Value::String(kind), expected));
+            return Err(fields.wrong("type", &Value::String(kind), expected));
         }
         let name = if is_refusal { "refusal" } else { "text" };
-        let text = fields
-            .text(name)?
-            .ok_or_else(|| ApiError::bad_request(format!("field `{name}` is missing")))?;
+        let text = fields.need_text(name)?;
         fields.ignore_rest((self.record, "messages.content."));
         Ok(Some(text))
     }
@@ -261,32 +266,34 @@ impl MessageReader<'_> {
 /// expect the arguments as objects; their numbers keep all digits.
 fn tool_calls(
     value: Value,
+    path: &str,
     (record, takes_text): (&RequestRecord, bool),
 ) -> Result<Vec<TemplateValue>, ApiError> {
     let Value::Array(items) = value else {
-        return Err(wrong("tool_calls", &value, "a list of calls"));
+        return Err(wrong(path, &value, "a list of calls"));
     };
-    let call = |item| {
-        let mut fields = JsonFields::from_value(item, "a call of a tool")?;
+    let call = |(at, item)| {
+        let mut fields = JsonFields::nested(item, &format!("{path}[{at}]"))?;
         let id = fields.text("id")?.unwrap_or_default();
         let kind = fields.text("type")?.unwrap_or_else(|| "function".into());
         if kind != "function" {
-            return Err(wrong("type", &Value::String(kind), "`function`"));
+            return Err(fields.wrong("type", &Value::String(kind), "`function`"));
         }
-        let mut function = JsonFields::from_value(fields.need("function")?, "field `function`")?;
+        let function = fields.object("function")?;
+        let mut function = function.ok_or_else(|| fields.missing("function"))?;
         fields.ignore_rest((record, "messages.tool_calls."));
-        let name = function.text("name")?;
-        let name =
-            name.ok_or_else(|| ApiError::bad_request("field `name` of a call is missing"))?;
-        let arguments = function.text("arguments")?.unwrap_or_default();
+        let name = function.need_text("name")?;
+        let arguments = match function.take("arguments") {
+            Some(object @ Value::Object(_)) => object.to_string(),
+            given => {
+                function.put("arguments", given);
+                function.text("arguments")?.unwrap_or_default()
+            }
+        };
         function.ignore_rest((record, "messages.tool_calls.function."));
-        let value = call_value((&id, &name), &arguments, takes_text);
-        value.ok_or_else(|| {
-            let expected = "a JSON object in a string";
-            wrong("arguments", &Value::String(arguments), expected)
-        })
+        Ok(call_value((&id, &name), &arguments, takes_text))
     };
-    items.into_iter().map(call).collect()
+    items.into_iter().enumerate().map(call).collect()
 }
 
 /// Takes the variables of the chat template that a request sets.
@@ -296,7 +303,27 @@ fn template_variables(fields: &mut JsonFields) -> Result<Vec<(String, TemplateVa
         all.extend(effort_variables(&effort));
     }
     if let Some(thinks) = fields.truth("enable_thinking")? {
-        all.push(thinking_variable(thinks));
+        all.extend(thinking_variables(thinks));
+    }
+    // As GLM, DeepSeek and Kimi take it.
+    if let Some(mut thinking) = fields.object("thinking")? {
+        match thinking.need_text("type")?.as_str() {
+            "enabled" | "adaptive" => all.extend(thinking_variables(true)),
+            "disabled" => all.extend(thinking_variables(false)),
+            kind => {
+                let expected = "`enabled` or `disabled`";
+                return Err(thinking.wrong("type", &kind.into(), expected));
+            }
+        }
+    }
+    // As OpenRouter takes it.
+    if let Some(mut reasoning) = fields.object("reasoning")? {
+        if let Some(effort) = reasoning.text("effort")? {
+            all.extend(effort_variables(&effort));
+        }
+        if let Some(thinks) = reasoning.truth("enabled")? {
+            all.extend(thinking_variables(thinks));
+        }
     }
     match fields.take("chat_template_kwargs") {
         None => {}

@@ -5,7 +5,7 @@
 
 /// Fields about billing, storage, routing and caches, and hints to models that the
 /// served models do not take. The log of the request names them.
-pub(super) const IGNORED: [&str; 38] = [
+pub(super) const IGNORED: [&str; 41] = [
     // OpenAI.
     "metadata",
     "prediction",
@@ -35,9 +35,12 @@ pub(super) const IGNORED: [&str; 38] = [
     // Ollama and LM Studio.
     "draft_model",
     "keep_alive",
+    "num_ctx",
     "ttl",
     // Routers and clients.
+    "additional_drop_params",
     "caching",
+    "drop_params",
     "extra_headers",
     "extra_query",
     "fallbacks",
@@ -52,12 +55,13 @@ pub(super) const IGNORED: [&str; 38] = [
 ];
 
 /// Fields that change a response, and the JSON values at which they do not.
-pub(super) const NEUTRAL: [(&str, &str); 45] = [
+pub(super) const NEUTRAL: [(&str, &str); 47] = [
     // OpenAI.
     ("audio", "[{}]"),
     ("best_of", "[1]"),
     ("extra_body", "[{}]"),
     ("function_call", r#"["none", "auto"]"#),
+    ("functions", "[[]]"),
     ("modalities", r#"[["text"]]"#),
     ("response_format", r#"[{"type": "text"}]"#),
     ("web_search_options", "[]"),
@@ -97,6 +101,10 @@ pub(super) const NEUTRAL: [(&str, &str); 45] = [
     ("options", "[{}]"),
     ("penalize_nl", "[false]"),
     ("post_sampling_probs", "[false]"),
+    (
+        "reasoning_format",
+        r#"["auto", "deepseek", "deepseek-legacy"]"#,
+    ),
     ("return_tokens", "[false]"),
     ("smoothing_factor", "[0]"),
     ("t_max_predict_ms", "[0, -1]"),

@@ -174,6 +174,7 @@ fn messages(
     if let Some(text) = instructions.filter(|text| !text.is_empty()) {
         match drafts.first_mut() {
             Some(first) if matches!(first.role, Role::System | Role::Developer) => {
+                first.role = Role::System;
                 first.content = format!("{text}\n\n{}", first.content);
             }
             _ => drafts.insert(0, MessageDraft::new(Role::System, text)),

@@ -375,7 +375,7 @@ fn response_format(fields: &mut JsonFields) -> Result<Option<(&'static str, Gram
         // llama.cpp and others take a schema here, too.
         "json_object" => Some(match format.take("schema") {
             None => Grammar::json_object(),
-            Some(schema) => Grammar::JsonSchema(schema),
+            Some(schema) => Grammar::LenientJsonSchema(schema),
         }),
         "json_schema" => {
             // Some clients send the schema without the object around it.
@@ -385,12 +385,16 @@ fn response_format(fields: &mut JsonFields) -> Result<Option<(&'static str, Gram
             };
             let mut inner = JsonFields::from_value(inner, "field `json_schema`")?;
             let schema = inner.need("schema")?;
-            // The answer always matches the schema, so `strict` has no effect.
-            for known in ["name", "description", "strict"] {
+            // Without `strict`, the answer need not match what cannot be constrained.
+            let is_strict = inner.truth("strict")?.unwrap_or(false);
+            for known in ["name", "description"] {
                 inner.take(known);
             }
             inner.finish()?;
-            Some(Grammar::JsonSchema(schema))
+            Some(match is_strict {
+                true => Grammar::JsonSchema(schema),
+                false => Grammar::LenientJsonSchema(schema),
+            })
         }
         _ => {
             let expected = "`text`, `json_object` or `json_schema`";

@@ -167,7 +167,9 @@ fn ten_megabytes_of_nested_json_are_refused_soon() {
     let text = json!({"prompt": "[".repeat(2 << 20), "max_tokens": 1});
     let answer = server.post("/v1/completions", &text);
     assert!(
-        answer.error().contains("bytes, which exceeds"),
+        answer
+            .error()
+            .contains("bytes; this model's maximum context length is"),
         "{}",
         answer.error()
     );
@@ -255,7 +257,14 @@ fn tools_whose_schemas_no_call_can_match_are_refused() {
             }
             let began = Instant::now();
             let answer = server.post("/v1/chat/completions", &ask);
-            assert_eq!(answer.status, 400, "{name}, {strict}: {}", answer.text());
+            // Without `strict`, what no grammar can express is left out.
+            let is_refused = answer.status == 400;
+            let is_left_out = !strict && answer.status == 200;
+            assert!(
+                is_refused || is_left_out,
+                "{name}, {strict}: {}",
+                answer.text()
+            );
             assert!(began.elapsed() < Duration::from_secs(10), "{name}");
         }
     }

@@ -367,7 +367,10 @@ fn texts_that_cannot_fit_are_refused_by_their_bytes() {
         let answer = server.post(path, &request);
         assert_eq!(answer.status, 400, "{path}");
         let said = answer.error();
-        assert!(said.contains(" bytes, which exceeds"), "{path}: {said}");
+        assert!(
+            said.contains(" bytes; this model's maximum context length is"),
+            "{path}: {said}"
+        );
     }
 }
 

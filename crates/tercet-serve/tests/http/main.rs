@@ -29,6 +29,9 @@ mod responses;
 mod server;
 #[cfg(feature = "audio")]
 mod speech;
+mod stored_prefixes;
+#[cfg(feature = "grammar")]
+mod template_input;
 mod text_routes;
 mod texts;
 mod tls;

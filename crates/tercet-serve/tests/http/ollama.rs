@@ -366,9 +366,9 @@ fn errors_have_the_form_of_this_api() {
         ),
         (
             message(
-                json!({"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "{}"}}]}),
+                json!({"role": "assistant", "tool_calls": [{"function": {"arguments": "{}"}}]}),
             ),
-            "`messages[0].tool_calls[0].function.arguments` is",
+            "`messages[0].tool_calls[0].function.name` is missing",
         ),
         (json!({"options": 1}), "`options` is 1; expected an object"),
         (

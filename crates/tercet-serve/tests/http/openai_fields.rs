@@ -162,7 +162,7 @@ fn unknown_fields_of_messages_are_ignored_and_meaningful_ones_refused() {
         assert_eq!(answer.status, 400, "{}", answer.text());
         let message = answer.error();
         assert!(
-            message.contains(&format!("`{name}` is not supported")),
+            message.contains(&format!("`messages[0].{name}` is not supported")),
             "{message}"
         );
     }

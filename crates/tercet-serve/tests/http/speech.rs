@@ -146,7 +146,7 @@ fn speech_is_translated_by_models_that_can() {
 /// Messages with a text part and an audio part.
 fn messages(format: &str, data: &str) -> Value {
     let audio = json!({"type": "input_audio", "input_audio": {"data": data, "format": format}});
-    let text = json!({"type": "text", "text": "This was said: "});
+    let text = json!({"type": "text", "text": "This was said:"});
     json!([{"role": "system", "content": "s"}, {"role": "user", "content": [text, audio]}])
 }
 
@@ -168,7 +168,7 @@ fn audio_parts_are_written_down_by_a_speech_recognizer() {
     assert_eq!(heard.status, 200, "{}", heard.text());
     let read = chat(json!([
         {"role": "system", "content": "s"},
-        {"role": "user", "content": format!("This was said: {words}")},
+        {"role": "user", "content": format!("This was said:\n{words}")},
     ]));
     let (heard, read) = (heard.json(), read.json());
     assert_eq!(heard["choices"], read["choices"]);

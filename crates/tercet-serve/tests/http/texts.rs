@@ -346,7 +346,7 @@ fn conversations_that_are_refused() {
         ),
         (
             json!([{"role": "user", "content": "x", "prefix": true}]),
-            "`prefix`",
+            "`messages[0].prefix`",
         ),
         (
             json!([{"role": "user", "content": "word ".repeat(400)}]),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 use tercet_models::dataset::Role;
 
-use crate::conversation::{EncodedImages, MAX_MESSAGES, MessageDraft, call_value};
+use crate::conversation::{EncodedImages, MAX_MESSAGES, MessageDraft, call_value, join_parts};
 use crate::error::ApiError;
 use crate::fields::{JsonFields, unsupported, wrong};
 use crate::request_log::RequestRecord;
@@ -75,10 +75,6 @@ impl ResponseInput<'_> {
                 let (id, name) = (fields.need_text("call_id")?, fields.need_text("name")?);
                 let arguments = fields.text("arguments")?.unwrap_or_default();
                 let call = call_value((&id, &name), &arguments, self.takes_text);
-                let call = call.ok_or_else(|| {
-                    let expected = "a JSON object in a string";
-                    fields.wrong("arguments", &Value::String(arguments), expected)
-                })?;
                 self.called.insert(id, name);
                 self.answer(|_| true).calls.push(call);
             }
@@ -86,7 +82,7 @@ impl ResponseInput<'_> {
                 let id = fields.need_text("call_id")?;
                 let output = fields.need("output")?;
                 let before = self.images.count();
-                let text = self.content(output, &fields.path_of("output"))?;
+                let text = self.content(output, &fields.path_of("output"), false)?;
                 let name = self.called.get(&id).cloned();
                 let mut draft = MessageDraft::result(&text, &id, name);
                 draft.images = self.images.count() - before;
@@ -125,7 +121,8 @@ impl ResponseInput<'_> {
         };
         let content = fields.need("content")?;
         let before = self.images.count();
-        let text = self.content(content, &fields.path_of("content"))?;
+        let path = fields.path_of("content");
+        let text = self.content(content, &path, role == Role::Assistant)?;
         let images = self.images.count() - before;
         match role {
             Role::Assistant if images > 0 => {
@@ -166,7 +163,7 @@ impl ResponseInput<'_> {
     }
 
     /// Reads a text, or the texts of parts.
-    fn content(&mut self, value: Value, path: &str) -> Result<String, ApiError> {
+    fn content(&mut self, value: Value, path: &str, is_answer: bool) -> Result<String, ApiError> {
         let parts = match value {
             Value::String(text) => return Ok(text),
             Value::Array(parts) => parts,
@@ -194,6 +191,8 @@ impl ResponseInput<'_> {
             fields.ignore_rest((self.record, "input.content."));
             Ok(text)
         };
-        parts.into_iter().enumerate().map(part).collect()
+        let texts = parts.into_iter().enumerate().map(part);
+        let texts: Vec<String> = texts.collect::<Result<_, ApiError>>()?;
+        Ok(join_parts(texts, is_answer))
     }
 }
