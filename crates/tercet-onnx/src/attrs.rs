@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use crate::error::NodeErrorKind;
-use crate::proto::{AttributeProto, GraphProto, TensorProto};
+use crate::proto::{AttributeProto, GraphProto, SparseTensorProto, TensorProto};
 
 /// `AttributeProto.AttributeType` values; each selects the field with the value.
 mod kind {
@@ -16,6 +16,7 @@ mod kind {
     pub(super) const FLOATS: i32 = 6;
     pub(super) const INTS: i32 = 7;
     pub(super) const STRINGS: i32 = 8;
+    pub(super) const SPARSE_TENSOR: i32 = 11;
 }
 
 /// The attributes of a node. Inside a function body, references to the call's attributes are
@@ -122,6 +123,14 @@ impl<'m> OnnxAttrs<'m> {
 
     pub(crate) fn tensor_opt(&self, name: &str) -> Result<Option<&'m TensorProto>, NodeErrorKind> {
         Ok(self.get(name, &[kind::TENSOR])?.and_then(|a| a.t.as_ref()))
+    }
+
+    pub(crate) fn sparse_opt(
+        &self,
+        name: &str,
+    ) -> Result<Option<&'m SparseTensorProto>, NodeErrorKind> {
+        let attr = self.get(name, &[kind::SPARSE_TENSOR])?;
+        Ok(attr.and_then(|a| a.sparse_tensor.as_ref()))
     }
 
     pub(crate) fn graph(&self, name: &str) -> Result<&'m GraphProto, NodeErrorKind> {

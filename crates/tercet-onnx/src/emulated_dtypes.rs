@@ -35,7 +35,9 @@ enum EmulationRule {
 fn rule(name: &str) -> Option<EmulationRule> {
     match name {
         "Add" | "Sub" | "Mul" | "Div" | "Mod" | "Max" | "Min" | "Sum" | "BitwiseAnd"
-        | "BitwiseOr" | "BitwiseXor" | "BitwiseNot" | "BitShift" => Some(EmulationRule::Wraps),
+        | "BitwiseOr" | "BitwiseXor" | "BitwiseNot" | "BitShift" | "Clip" | "Abs" | "Sign" => {
+            Some(EmulationRule::Wraps)
+        }
         "Equal" | "Greater" | "GreaterOrEqual" | "Less" | "LessOrEqual" | "Shape" | "Size" => {
             Some(EmulationRule::Plain)
         }
@@ -85,7 +87,8 @@ pub(crate) fn plan(
     let Some((first, narrow)) = found.next() else {
         return Ok(None);
     };
-    if entry.domain.is_empty() && OWN.contains(&entry.name) {
+    // `com.microsoft` has quantization under the same names.
+    if OWN.contains(&entry.name) {
         return Ok(None);
     }
     let refused = |index: usize, narrow: Narrow| {

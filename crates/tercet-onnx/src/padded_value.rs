@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 
-use tercet_ir::{DType, Dim, Graph, Tensor, TensorType, Value};
+use tercet_ir::{Dim, Graph, Tensor, TensorType, Value};
 
 use crate::attrs::OnnxAttrs;
 use crate::call::axis;
@@ -462,34 +462,14 @@ pub(crate) fn same_value(graph: &Graph, a: Value, b: Value) -> bool {
     true
 }
 
-/// The indices of the true elements of a boolean list `[N]`: a padded I64 `[N]` and the number of
-/// valid elements.
+/// The indices of the true elements of a boolean list `[N]`: a padded list `I32[N]` and the number
+/// of valid elements.
 pub(crate) fn places(
     ctx: &mut ImportCtx<'_>,
     keep: Value,
 ) -> Result<(Value, Value), NodeErrorKind> {
-    let n = ctx.dims(keep)[0].clone();
-    let room = n.checked_add(&Dim::Known(1));
-    let room =
-        room.ok_or_else(|| NodeErrorKind::unsupported("the number of elements overflows"))?;
-    let all = ctx.place(
-        &ImportedValue::sizes(vec![crate::val::ShapeElem::from_dim(&n)], true),
-        0,
-    )?;
     let g = ctx.g();
-    let ones = g.cast(keep, DType::I64)?;
-    let sums = g.cum_sum(ones, 0)?;
-    let (one, zero) = (g.scalar(DType::I64, 1.0)?, g.scalar(DType::I64, 0.0)?);
-    let at = g.sub(sums, one)?;
-    // Indices of false elements are written after the end.
-    let at = g.where_(keep, at, all)?;
-    let one_each = g.expand(one, [n.clone()])?;
-    let from = g.cum_sum(one_each, 0)?;
-    let from = g.sub(from, one)?;
-    let empty = g.expand(zero, [room])?;
-    let replace = tercet_ir::ops::ScatterReduce::Replace;
-    let written = g.scatter_elements(empty, at, from, 0, replace)?;
-    let places = g.slice(written, &[0], &[-1], &[1])?;
-    let count = g.reduce(tercet_ir::ops::ReduceFn::Sum, ones, &[0], false)?;
-    Ok((places, g.cast(count, DType::I32)?))
+    let found = g.non_zero(keep)?;
+    let count = found.port(1);
+    Ok((g.squeeze(found, 1)?, count))
 }

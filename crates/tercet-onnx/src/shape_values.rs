@@ -249,6 +249,23 @@ fn gather(
     )))
 }
 
+/// Start and end of a slice with a negative step, on an axis of `n` elements; the end is -1 before
+/// the first element. As in ONNX Runtime, the start is clamped to the axis, and the maximum integers
+/// as an end mean the beginning.
+pub(crate) fn backward_bounds(start: i64, end: i64, n: i64) -> (i64, i64) {
+    let from_start = |i: i64| if i < 0 { i.saturating_add(n) } else { i };
+    let start = from_start(start).min(n - 1).max(0);
+    match is_open_end(end) {
+        true => (start, -1),
+        false => (start, from_start(end).min(n).max(-1)),
+    }
+}
+
+/// Whether an end is one of the maximum integers, which mean that a slice has no end.
+pub(crate) fn is_open_end(end: i64) -> bool {
+    end == i64::MAX || end == i64::from(i32::MAX)
+}
+
 fn slice(ins: &[ImportedValue]) -> Result<Option<ImportedValue>, NodeErrorKind> {
     let Some(ImportedValue::ShapeValue(data)) = ins.first() else {
         return Ok(None);
@@ -274,8 +291,8 @@ fn slice(ins: &[ImportedValue]) -> Result<Option<ImportedValue>, NodeErrorKind> 
             data.nums.get(start..end).unwrap_or(&[]).to_vec()
         }
         -1 => {
-            let (start, end) = (at(start).clamp(-1, n - 1), at(end).clamp(-1, n - 1));
-            (end + 1..=start)
+            let (start, end) = backward_bounds(start, end, n);
+            (end + 1..=start.min(n - 1))
                 .rev()
                 .map(|i| data.nums[i as usize].clone())
                 .collect()

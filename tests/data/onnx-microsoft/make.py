@@ -174,3 +174,32 @@ for bits, k, block in [(4, 64, 32), (4, 96, 64), (8, 64, 32)]:
     scales = (np.abs(floats(n, blocks)) * 0.1).astype(np.float16).astype(np.float32)
     given = [floats(2, 3, k), codes, scales]
     case(f"mat_mul_{bits}_bits_blocks_{k}", "MatMulNBits", given, constants=range(1, 3), K=k, N=n, bits=bits, block_size=block)
+
+# Causal masks with more and with fewer keys than queries, and key masks of ends and starts.
+def causal(name, queries, keys, past=0, bias=False):
+    q, k, v = floats(2, queries, 8), floats(2, keys, 8), floats(2, keys, 8)
+    given = [q, k, v, None, None, floats(1, 1, queries, past + keys) if bias else None]
+    if past:
+        given += [floats(2, 2, past, 4), floats(2, 2, past, 4)]
+    while given[-1] is None:
+        given.pop()
+    case(name, "MultiHeadAttention", given, ["y"] + (["k", "v"] if past else []), num_heads=2, unidirectional=1)
+
+
+causal("mha_causal_more_keys", 3, 5)
+causal("mha_causal_fewer_keys", 5, 3)
+causal("mha_causal_bias", 3, 5, bias=True)
+causal("mha_causal_past", 2, 4, past=3)
+packed = [floats(2, 5, 8), floats(8, 24), floats(24)]
+case("attention_ends_starts", "Attention", [*packed, np.array([5, 4, 1, 2], np.int32)], num_heads=2)
+
+# The operators of ONNX, under the same names.
+case("quantize_linear", "QuantizeLinear", [floats(3, 8), scale(0.02), np.array(3000, np.uint16)], types={"y": "u2"}, constants=(1, 2))
+case("dequantize_linear", "DequantizeLinear", [random.integers(-9000, 9000, (3, 8), dtype=np.int16), scale(0.02), np.array(30, np.int16)],
+     constants=(1, 2))
+case("dequantize_linear_axis", "DequantizeLinear", [u8(3, 8), floats(8), u8(8)], constants=(1, 2), axis=1)
+kernel = i8(4, 2, 3, 3), floats(4) ** 2 * 0.01, np.zeros(4, np.int8)
+case("q_conv", "QLinearConv", [u8(1, 2, 6, 5), scale(0.02), zero_u(120), *kernel, scale(0.5), zero_u(110)], constants=range(1, 8),
+     pads=[1, 1, 1, 1], **out8)
+case("gather_nd", "GatherND", [floats(3, 4, 5), np.array([[0, 1], [2, 3]], np.int64)])
+case("trilu", "Trilu", [floats(2, 4, 5), np.array(1, np.int64)], constants=(1,), upper=0)

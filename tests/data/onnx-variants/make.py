@@ -262,3 +262,81 @@ case("negative_sizes", [node("Conv", ["x", "w"], ["y"], strides=[2, 2]), node("G
      {"x": floats(2, 3, 6, 9)}, ["z"], weights={"w": floats(4, 3, 3, 3)}, shapes={"x": [-1, 3, -1, -1]})
 case("no_shape", [node("MatMul", ["x", "w"], ["y"])], {"x": floats(2, 3, 4)}, ["y"], weights={"w": floats(4, 5)},
      shapes={"x": None})
+
+# Sizes and nearest positions that depend on rounding the scale and its products to F32.
+SCALES = [0.35, 0.6, 0.7, 1.1, 1.4, 1.7, 2.0, 2.3]
+COORDINATES = ["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners", "half_pixel_symmetric"]
+
+
+def scaled(name, sizes, modes, opset=17, **attributes):
+    """Resizes a vector of each size by each scale, with each mode: keyword arguments of the node."""
+    inputs = {f"x{n}": np.arange(n, dtype=np.float32).reshape(1, 1, 1, n) / 8 for n in sizes}
+    weights = {f"s{i}": np.array([1, 1, 1, s], np.float32) for i, s in enumerate(SCALES)}
+    nodes = [node("Resize", [x, "", s], [f"{x}_{s}_{i}"], **mode, **attributes)
+             for x in inputs for s in weights for i, mode in enumerate(modes)]
+    nodes.append(node("Concat", [n.output[0] for n in nodes], ["y"], axis=3))
+    case(name, nodes, inputs, ["y"], weights=weights, opset=opset)
+
+
+roundings = ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"]
+scaled("resize_scales_nearest", [13, 20, 34], [dict(mode="nearest", coordinate_transformation_mode=c, nearest_mode=r)
+       for c in COORDINATES for r in roundings])
+for mode in ("linear", "cubic"):
+    scaled(f"resize_scales_{mode}", [15, 20], [dict(mode=mode, coordinate_transformation_mode=c) for c in COORDINATES])
+scaled("resize_scales_antialias", [15, 20], [dict(mode="linear")], opset=18, antialias=1)
+scaled("resize_scales_centres", [10, 15, 20], [dict(mode="nearest", coordinate_transformation_mode="tf_half_pixel_for_nn",
+       nearest_mode=r) for r in roundings])
+
+# Options without a meaning for the mode, and integers in reductions that are defined by floats.
+for mode in ("edge", "reflect", "wrap"):
+    case(f"pad_{mode}_value", [node("Pad", ["x", "pads", "v"], ["y"], mode=mode)], {"x": floats(3, 4)}, ["y"], opset=19,
+         weights={"pads": np.array([1, 2, 1, 0], np.int64), "v": np.array(7, np.float32)})
+rows = np.array([[-7, 2, -3, -1], [7, 2, 3, 1], [100000, 70000, 1, 2], [5, 5, 5, 4], [1, 1, 0, 0], [30, 0, 0, 0]])
+for op in ("ReduceMean", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"):
+    # Logarithms of sums that are not positive are undefined as integers.
+    x = rows[1:] if op == "ReduceLogSum" else rows
+    case(f"{op.lower()}_int32", [node(op, ["x"], ["y"], axes=[1]), node(op, ["x"], ["z"], keepdims=0)],
+         {"x": x.astype(np.int32)}, ["y", "z"])
+    case(f"{op.lower()}_int64", [node(op, ["x"], ["y"], axes=[0])], {"x": np.abs(x).astype(np.int64)}, ["y"])
+
+# Backward slices whose bounds are beyond the axis.
+bounds = {"far": -100, "last": -1, "beyond": 100, "third": 2, "least": -(1 << 63), "most": (1 << 63) - 1, "most32": (1 << 31) - 1}
+slices = [("far", "least", -1), ("far", "last", -1), ("beyond", "third", -2), ("last", "most", -1), ("last", "most32", -3),
+          ("third", "far", -1), ("last", "beyond", -1)]
+steps = {f"step{-n}": np.array([n], np.int64) for n in (-1, -2, -3)}
+case("slice_backward", [node("Slice", ["x", a, b, "axis", f"step{-s}"], [f"y{i}"]) for i, (a, b, s) in enumerate(slices)],
+     {"x": floats(3, 5)}, [f"y{i}" for i in range(len(slices))],
+     weights={"axis": np.array([1], np.int64), **steps, **{k: np.array([v], np.int64) for k, v in bounds.items()}})
+
+# Scales per column, sparse constants, and unsigned integers that the graph does not have.
+columns = {"b": np.random.default_rng(1).integers(-128, 128, (8, 5), dtype=np.int8),
+           "bs": (np.arange(5) + 1).astype(np.float32) / 300, "bz": np.array([0, 1, -2, 3, 4], np.int8),
+           "as": np.array(0.02, np.float32), "az": np.array(120, np.uint8), "ys": np.array(0.07, np.float32),
+           "yz": np.array(99, np.uint8)}
+case("q_mat_mul_columns", [node("QLinearMatMul", ["a", "as", "az", "b", "bs", "bz", "ys", "yz"], ["y"])],
+     {"a": np.random.default_rng(2).integers(0, 256, (3, 8), dtype=np.uint8)}, ["y"], weights=columns)
+sparse = helper.make_sparse_tensor(helper.make_tensor("v", TensorProto.FLOAT, [2], [2.0, -3.0]),
+                                   helper.make_tensor("i", TensorProto.INT64, [2], [1, 5]), [2, 3])
+case("constant_sparse", [node("Constant", [], ["c"], sparse_value=sparse), node("Add", ["x", "c"], ["y"])],
+     {"x": floats(2, 3)}, ["y"])
+case("clip_uint64", [node("Cast", ["x"], ["u"], to=TensorProto.UINT64), node("Clip", ["u", "a", "b"], ["c"]),
+     node("Sign", ["u"], ["s"]), node("Abs", ["u"], ["p"]), node("Sum", ["cf", "sf", "pf"], ["y"]),
+     *[node("Cast", [v], [f"{v}f"], to=TensorProto.FLOAT) for v in "csp"]],
+     {"x": np.array([0, 1, 5, 1e6, 1.6e19], np.float32)}, ["y"],
+     weights={"a": np.array(3, np.uint64), "b": np.array((1 << 63) + 5, np.uint64)})
+
+# Inverse transforms of one-sided spectra, and filters of the mel scale.
+for name, n in (("dft_inverse_onesided", 16), ("dft_inverse_onesided_odd", 9)):
+    case(name, [node("DFT", ["x", "n", "at"], ["y"], inverse=1, onesided=1)], {"x": floats(2, n // 2 + 1, 3, 2)}, ["y"],
+         opset=20, weights={"n": np.array(n, np.int64), "at": np.array(1, np.int64)})
+mel = {"bins": 8, "length": 64, "rate": 16000, "low": 0.0, "high": 7900.0}
+mel = {k: np.array(v, np.float32 if isinstance(v, float) else np.int64) for k, v in mel.items()}
+case("mel_weights", [node("MelWeightMatrix", list(mel), ["m"]), node("MatMul", ["x", "m"], ["y"])], {"x": floats(2, 33)}, ["y"],
+     weights=mel)
+
+# A subgraph for each element of a sequence.
+body = helper.make_graph([node("Mul", ["e", "f"], ["g"]), node("Add", ["g", "w"], ["h"])], "body",
+                         [value("e", [3]), value("f", [3])], [value("h", [3]), value("g", [3])])
+case("sequence_map", [node("SequenceConstruct", ["a", "b"], ["s"]), node("SequenceMap", ["s", "a"], ["t", "u"], body=body),
+     node("ConcatFromSequence", ["t"], ["y"], axis=0), node("ConcatFromSequence", ["u"], ["z"], axis=0)],
+     {"a": floats(3), "b": floats(3, seed=1), "w": floats(3, seed=2)}, ["y", "z"])

@@ -19,6 +19,15 @@ const TABLE: &[OpsetEntry] = &[
     op("LessOrEqual", 12, |k| compare(k, false, true)),
     op("Max", 6, |k| extreme(k, false)),
     op("Min", 6, |k| extreme(k, true)),
+    op("Clip", 11, clip),
+    op("Abs", 6, |k| one(k.x(0)?)),
+    op("Sign", 9, |k| {
+        let x = k.x(0)?;
+        let zero = k.c.scalar(DType::I64, 0.0)?;
+        let g = k.g();
+        let is_set = g.compare(CompareFn::Ne, x, zero)?;
+        one(g.cast(is_set, DType::I64)?)
+    }),
     op("Div", 6, |k| {
         let (a, b) = (k.x(0)?, k.x(1)?);
         one(divide(k.g(), a, b)?.0)
@@ -78,11 +87,27 @@ fn extreme(k: &mut ImportNode<'_, '_>, least: bool) -> NodeOutputs {
         .ok_or_else(|| NodeErrorKind::operand(0, "is missing"))?;
     let mut y = *first;
     for x in rest {
-        let less = below(k.g(), y, *x)?;
-        y = match least {
-            true => k.g().where_(less, y, *x)?,
-            false => k.g().where_(less, *x, y)?,
-        };
+        y = extreme_of(k.g(), y, *x, least)?;
+    }
+    one(y)
+}
+
+/// The minimum of two numbers, or their maximum.
+fn extreme_of(g: &mut Graph, a: Value, b: Value, least: bool) -> Result<Value, NodeErrorKind> {
+    let less = below(g, a, b)?;
+    Ok(match least {
+        true => g.where_(less, a, b)?,
+        false => g.where_(less, b, a)?,
+    })
+}
+
+fn clip(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
+    let mut y = k.x(0)?;
+    if let Some(least) = k.opt(1)? {
+        y = extreme_of(k.g(), y, least, false)?;
+    }
+    if let Some(greatest) = k.opt(2)? {
+        y = extreme_of(k.g(), y, greatest, true)?;
     }
     one(y)
 }

@@ -2,7 +2,7 @@
 //!
 //! If only the result is used, attention is imported as one operator; otherwise it is decomposed.
 
-use tercet_ir::ops::{AttentionLayout, AttentionMask, AttentionOptions};
+use tercet_ir::ops::{AttentionLayout, AttentionMask, AttentionOptions, RopeStyle};
 use tercet_ir::scalar::CompareFn;
 use tercet_ir::{DType, Dim, Tensor, Value};
 
@@ -429,6 +429,30 @@ fn rotary(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(if flat { join_heads(k, y)? } else { y })
 }
 
+/// The angles `[B or 1, S, turned / 2]` as operands of `Rope`; `None` if `Rope` does not take them.
+fn rope_tables(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    tables: [Value; 2],
+    turned: usize,
+) -> Result<Option<[Value; 2]>, NodeErrorKind> {
+    let (dims, dtype) = (k.dims(x), k.dtype(x));
+    let mut taken = tables;
+    for table in &mut taken {
+        let own = k.dims(*table);
+        let fits = matches!(own.as_slice(), [b, s, n]
+            if (*b == dims[0] || *b == Dim::Known(1)) && *s == dims[2] && *n == Dim::Known(turned / 2));
+        let typed = [dtype, DType::F32].contains(&k.dtype(*table));
+        if !fits || !typed || !dtype.is_float() || !turned.is_multiple_of(2) {
+            return Ok(None);
+        }
+        if own[0] != dims[0] {
+            *table = k.g().squeeze(*table, 0)?;
+        }
+    }
+    Ok(Some(taken))
+}
+
 /// Rotates the first `turned` elements of each head of `x [B, heads, S, D]` by angles `[B or 1, S,
 /// turned / 2]`.
 pub(super) fn rotate_by(
@@ -439,6 +463,15 @@ pub(super) fn rotate_by(
     turned: usize,
 ) -> Result<Value, NodeErrorKind> {
     let width = k.size(x, 3)?;
+    if let Some([cos, sin]) = rope_tables(k, x, [cos, sin], turned)? {
+        let style = match interleaved {
+            true => RopeStyle::GptJ,
+            false => RopeStyle::NeoX,
+        };
+        return Ok(k
+            .g()
+            .rope(x, cos, sin, style, turned, AttentionLayout::Bhsd)?);
+    }
     let (cos, sin) = (k.g().unsqueeze(cos, 1)?, k.g().unsqueeze(sin, 1)?);
     let part = k.g().narrow(x, 3, 0, turned)?;
     let (a, b) = match interleaved {

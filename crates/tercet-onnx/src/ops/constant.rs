@@ -40,6 +40,8 @@ fn constant(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         Tensor::from_slice(&[xs.len()], xs)?
     } else if let Some(xs) = k.attrs.ints_opt("value_ints")? {
         Tensor::from_slice(&[xs.len()], xs)?
+    } else if let Some(proto) = k.attrs.sparse_opt("sparse_value")? {
+        sparse(proto, &k.c.folder).map_err(|e| NodeErrorKind::attribute("sparse_value", e))?
     } else {
         return Err(NodeErrorKind::unsupported(
             "this type of constant is not supported; use a numeric one",

@@ -35,7 +35,7 @@ fn gather_elements(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     one(k.g().gather_elements(x, idx, at)?)
 }
 
-fn gather_nd(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
+pub(super) fn gather_nd(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, idx) = (k.x(0)?, k.x(1)?);
     let batch = k.attrs.int("batch_dims", 0)?;
     let batch = usize::try_from(batch)

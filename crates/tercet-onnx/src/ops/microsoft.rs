@@ -30,6 +30,8 @@ pub(super) const TABLE: &[OpsetEntry] = &[
     op("FusedMatMul", 1, fused_mat_mul).in_domain(DOMAIN),
     op("SkipLayerNormalization", 1, skip_layer_norm).in_domain(DOMAIN),
     op("SkipSimplifiedLayerNormalization", 1, skip_rms_norm).in_domain(DOMAIN),
+    op("GatherND", 1, super::index::gather_nd).in_domain(DOMAIN),
+    op("Trilu", 1, super::rearrange::trilu).in_domain(DOMAIN),
     // ONNX Runtime emits this operator in the standard domain.
     op("SimplifiedLayerNormalization", 1, rms_norm),
 ];

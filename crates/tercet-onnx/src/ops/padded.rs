@@ -40,6 +40,7 @@ enum Filler {
     One,
     Lowest,
     Highest,
+    Nan,
 }
 
 /// The results of a node; `None` if the node has no operands of data-dependent size, or if only the
@@ -185,6 +186,7 @@ impl<'m> PaddedNode<'_, 'm> {
             Filler::One => 1.0,
             Filler::Lowest => least,
             Filler::Highest => greatest,
+            Filler::Nan => f64::NAN,
         };
         let filler = match (range, filler) {
             // The first element is neutral for extremes and fits every device.
@@ -625,7 +627,7 @@ impl<'m> PaddedNode<'_, 'm> {
             .map(Some)
     }
 
-    /// Scores after the valid ones are never selected.
+    /// Scores after the valid ones become NaN, which is never selected.
     fn non_max_suppression(&mut self) -> PaddedNodeResults {
         let (boxes, scores) = (self.bounded(0), self.bounded(1));
         let mut ins = self.ins.clone();
@@ -643,7 +645,7 @@ impl<'m> PaddedNode<'_, 'm> {
             },
             (None, None) => return Ok(None),
         };
-        ins[1] = self.filled(&scores, Filler::Lowest)?.into();
+        ins[1] = self.filled(&scores, Filler::Nan)?.into();
         self.run(&ins).map(Some)
     }
 }

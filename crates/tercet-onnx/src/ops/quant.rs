@@ -120,7 +120,7 @@ fn target(k: &mut ImportNode<'_, '_>) -> Result<(OnnxDType, Option<Value>), Node
     }
 }
 
-fn quantize(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
+pub(super) fn quantize(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (x, scale) = (k.x(0)?, k.x(1)?);
     let saturate = k.attrs.flag("saturate", true)?;
     let (to, zero) = target(k)?;
@@ -177,7 +177,7 @@ fn quantized(
     }
 }
 
-fn dequantize(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
+pub(super) fn dequantize(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let ((x, narrow), scale) = (k.carried(0)?, k.x(1)?);
     if narrow == Some(Narrow::U64) || (narrow.is_none() && k.dtype(x).is_float()) {
         return Err(NodeErrorKind::operand(0, "must be quantized"));
@@ -264,10 +264,10 @@ fn matmul_integer(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
 fn qlinear_matmul(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let (a, b) = (rows(k, 0, 2)?, shifted(k, 3, 5, None)?);
     let (a_scale, b_scale, y_scale, zero) = (k.x(1)?, k.x(4)?, k.x(6)?, k.x(7)?);
-    for v in [a_scale, b_scale, y_scale] {
-        if !(k.dims(v).is_empty() || k.dims(v).iter().all(Dim::is_one)) {
+    for v in [a_scale, y_scale] {
+        if !k.dims(v).iter().all(Dim::is_one) {
             return Err(NodeErrorKind::unsupported(
-                "per-row and per-column scales are not supported",
+                "per-row scales are not supported; expected one scale of `a` and one of `y`",
             ));
         }
     }
@@ -279,9 +279,14 @@ fn qlinear_matmul(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
             promote_to_f32(k, b_scale)?,
             promote_to_f32(k, y_scale)?,
         );
+        let (a, y) = (reshaped(k.g(), a, &[])?, reshaped(k.g(), y, &[])?);
+        // One scale, or one per column, which broadcasts along the rows.
+        let b = match k.dims(b).iter().all(Dim::is_one) {
+            true => reshaped(k.g(), b, &[])?,
+            false => b,
+        };
         let product = k.g().mul(a, b)?;
-        let factor = k.g().div(product, y)?;
-        reshaped(k.g(), factor, &[])?
+        k.g().div(product, y)?
     };
     let number = k.g().cast(sum, DType::F32)?;
     let scaled = k.g().mul(number, factor)?;
@@ -294,7 +299,6 @@ fn qlinear_matmul(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     )?)])
 }
 
-/// Integer sums, scaled and shifted. The weights have one scale, or one per output channel.
 /// The zero point of an operand, if it is known and the same for all channels.
 fn known_zero(k: &ImportNode<'_, '_>, i: usize) -> Option<i64> {
     let ImportedValue::ConstTensor(known) = k.val(i) else {
@@ -360,7 +364,8 @@ fn int8_conv(k: &mut ImportNode<'_, '_>) -> Result<Option<Value>, NodeErrorKind>
     Ok(Some(g.quantized_conv(op, [x, w, factor, moved])?))
 }
 
-fn qlinear_conv(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
+/// Integer sums, scaled and shifted. The weights have one scale, or one per output channel.
+pub(super) fn qlinear_conv(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     if let Some(y) = int8_conv(k)? {
         return one(y);
     }

@@ -22,18 +22,24 @@ pub(crate) const TABLE: &[OpsetEntry] = &[
 fn pad(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let rank = k.rank(x);
+    let mode = pad_mode(k)?;
+    let is_constant = mode == PadMode::Constant;
     let (pads, value, along) = match k.opset >= 11 {
-        true => (
-            k.ints(1)?,
-            if k.has(2) { k.float(2)? } else { 0.0 },
-            k.ints_opt(3)?,
-        ),
+        true => {
+            // Exporters write a value for other modes too, which has no meaning there.
+            let value = match is_constant && k.has(2) {
+                true => k.float(2)?,
+                false => 0.0,
+            };
+            (k.ints(1)?, value, k.ints_opt(3)?)
+        }
         false => {
             let pads = k
                 .attrs
                 .ints_opt("pads")?
                 .ok_or_else(|| NodeErrorKind::attribute("pads", "is required"))?;
-            (pads.to_vec(), k.attrs.float("value", 0.0)?, None)
+            let value = k.attrs.float("value", 0.0)?;
+            (pads.to_vec(), if is_constant { value } else { 0.0 }, None)
         }
     };
     let along = match along {
@@ -51,20 +57,21 @@ fn pad(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     for (i, a) in along.iter().enumerate() {
         (before[*a], after[*a]) = (pads[i], pads[along.len() + i]);
     }
-    let mode = match k.attrs.string("mode", "constant")?.as_str() {
-        "constant" => PadMode::Constant,
-        "reflect" => PadMode::Reflect,
-        "edge" => PadMode::Edge,
-        "wrap" => PadMode::Wrap,
-        other => {
-            return Err(NodeErrorKind::attribute(
-                "mode",
-                format!("`{other}` is not supported"),
-            ));
-        }
-    };
     let x = periods(k, x, &mut before, &mut after, mode)?;
     one(padded(k.g(), x, &before, &after, mode, value)?)
+}
+
+fn pad_mode(k: &ImportNode<'_, '_>) -> Result<PadMode, NodeErrorKind> {
+    match k.attrs.string("mode", "constant")?.as_str() {
+        "constant" => Ok(PadMode::Constant),
+        "reflect" => Ok(PadMode::Reflect),
+        "edge" => Ok(PadMode::Edge),
+        "wrap" => Ok(PadMode::Wrap),
+        other => Err(NodeErrorKind::attribute(
+            "mode",
+            format!("`{other}` is not supported"),
+        )),
+    }
 }
 
 /// Pads axes that are shorter than their padding, by a gather: the axis is repeated, or mirrored
@@ -146,7 +153,7 @@ pub(crate) fn padded(
     }
 }
 
-fn trilu(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
+pub(super) fn trilu(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let x = k.x(0)?;
     let diagonal = if k.has(1) { k.int(1)? } else { 0 };
     let upper = k.attrs.flag("upper", true)?;

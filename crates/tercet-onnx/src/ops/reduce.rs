@@ -13,9 +13,7 @@ use crate::val::ImportedValue;
 pub(crate) const TABLE: &[OpsetEntry] = &[
     op("ReduceSum", 1, |k| reduce(k, 13, plain_sum)),
     op("ReduceMean", 1, |k| {
-        reduce(k, 18, |k, x, a, keep| {
-            Ok(k.g().reduce(ReduceFn::Mean, x, a, keep)?)
-        })
+        reduce(k, 18, |k, x, a, keep| float_reduction(k, x, a, keep, mean))
     }),
     op("ReduceProd", 1, |k| {
         reduce(k, 18, |k, x, a, keep| {
@@ -29,9 +27,17 @@ pub(crate) const TABLE: &[OpsetEntry] = &[
         reduce(k, 18, |k, x, a, keep| extreme(k, ReduceFn::Min, x, a, keep))
     }),
     op("ReduceL1", 1, |k| reduce(k, 18, norm_1)),
-    op("ReduceL2", 1, |k| reduce(k, 18, norm_2)),
+    op("ReduceL2", 1, |k| {
+        reduce(k, 18, |k, x, a, keep| {
+            float_reduction(k, x, a, keep, norm_2)
+        })
+    }),
     op("ReduceSumSquare", 1, |k| reduce(k, 18, sum_square)),
-    op("ReduceLogSum", 1, |k| reduce(k, 18, log_sum)),
+    op("ReduceLogSum", 1, |k| {
+        reduce(k, 18, |k, x, a, keep| {
+            float_reduction(k, x, a, keep, log_sum)
+        })
+    }),
     op("ReduceLogSumExp", 1, |k| reduce(k, 18, log_sum_exp)),
     op("ArgMax", 1, |k| arg_extreme(k, true)),
     op("ArgMin", 1, |k| arg_extreme(k, false)),
@@ -69,6 +75,33 @@ fn plain_sum(
     keep: bool,
 ) -> Result<Value, NodeErrorKind> {
     Ok(k.g().reduce(ReduceFn::Sum, x, list, keep)?)
+}
+
+/// A reduction that is defined for floats. Integers are computed in F64 and truncated, as in ONNX
+/// Runtime.
+fn float_reduction(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    list: &[usize],
+    keep: bool,
+    f: ReductionFn,
+) -> Result<Value, NodeErrorKind> {
+    let dtype = k.dtype(x);
+    if !dtype.is_int() {
+        return f(k, x, list, keep);
+    }
+    let x = k.g().cast(x, DType::F64)?;
+    let y = f(k, x, list, keep)?;
+    Ok(k.g().cast(y, dtype)?)
+}
+
+fn mean(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    list: &[usize],
+    keep: bool,
+) -> Result<Value, NodeErrorKind> {
+    Ok(k.g().reduce(ReduceFn::Mean, x, list, keep)?)
 }
 
 /// A minimum or maximum; booleans are converted to U8.
@@ -145,12 +178,28 @@ fn log_sum(
     Ok(k.g().unary(UnaryFn::Ln, sum)?)
 }
 
-/// `m + ln(sum(e^(x - m)))`, where `m` is the maximum, or 0 if the maximum is not finite.
 fn log_sum_exp(
     k: &mut ImportNode<'_, '_>,
     x: Value,
     list: &[usize],
     keep: bool,
+) -> Result<Value, NodeErrorKind> {
+    match k.dtype(x).is_int() {
+        true => float_reduction(k, x, list, keep, |k, x, list, keep| {
+            shifted_log_sum(k, x, list, keep, true)
+        }),
+        false => shifted_log_sum(k, x, list, keep, false),
+    }
+}
+
+/// `m + ln(sum(e^(x - m)))`, where `m` is the maximum, or 0 if the maximum is not finite. For
+/// integers, ONNX Runtime truncates the powers.
+fn shifted_log_sum(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    list: &[usize],
+    keep: bool,
+    truncated: bool,
 ) -> Result<Value, NodeErrorKind> {
     let zero = k.like(x, 0.0)?;
     let g = k.g();
@@ -158,7 +207,10 @@ fn log_sum_exp(
     let infinite = g.unary(UnaryFn::IsInf, greatest)?;
     let m = g.where_(infinite, zero, greatest)?;
     let shifted = g.sub(x, m)?;
-    let powers = g.exp(shifted)?;
+    let mut powers = g.exp(shifted)?;
+    if truncated {
+        powers = g.unary(UnaryFn::Floor, powers)?;
+    }
     let sum = g.reduce(ReduceFn::Sum, powers, list, true)?;
     let log = g.unary(UnaryFn::Ln, sum)?;
     let y = g.plus(log, m)?;

@@ -1,8 +1,8 @@
 //! Resizing.
 
 use tercet_ir::attr::FloatAttr;
-use tercet_ir::ops::{Coordinates, NearestRounding, Resize, ResizeMode};
-use tercet_ir::{DType, Dim, Value};
+use tercet_ir::ops::{Coordinates, MAX_RESIZED_LEN, NearestRounding, Resize, ResizeMode};
+use tercet_ir::{DType, Dim, Tensor, Value};
 
 use super::resize_weights::{ResizeAxis, ResizeCoordinates, ResizeFilter, ResizeKernel, resized};
 use super::{OpsetEntry, op};
@@ -28,42 +28,98 @@ fn mode(k: &ImportNode<'_, '_>) -> Result<ResizeMode, NodeErrorKind> {
     }
 }
 
-/// Resizes by these scales; sizes are rounded down.
+/// Resizes by these scales. Sizes and nearest positions are computed in F32, as in ONNX Runtime and
+/// PyTorch.
 fn scaled(k: &mut ImportNode<'_, '_>, x: Value, scales: &[f64], how: Resize) -> NodeOutputs {
-    let dims = k.dims(x);
-    if scales.len() != dims.len() {
+    let rank = k.rank(x);
+    if scales.len() != rank {
         return Err(NodeErrorKind::unsupported(format!(
-            "{} scales for {} axes",
-            scales.len(),
-            dims.len()
+            "{} scales for {rank} axes",
+            scales.len()
         )));
     }
+    let unchanged =
+        |(d, s): (&Dim, &f64)| *s == 1.0 || d.known().is_some_and(|n| Resize::f32_size(n, *s) == n);
+    // ONNX Runtime copies an operand whose sizes stay the same, with any scales.
+    if k.dims(x).iter().zip(scales).all(unchanged) {
+        return one(x);
+    }
+    let mut scales = scales.to_vec();
+    let x = match how.mode {
+        ResizeMode::Nearest => gathered(k, x, &mut scales, &how)?,
+        ResizeMode::Linear | ResizeMode::Cubic => x,
+    };
     let size = |(d, s): (&Dim, &f64)| match (d.known(), *s) {
         (_, 1.0) => Ok(d.clone()),
-        (Some(n), s) => Ok(Dim::Known((n as f64 * s).floor().max(0.0) as usize)),
+        (Some(n), s) => Ok(Dim::Known(Resize::f32_size(n, s))),
         (None, s) => Err(NodeErrorKind::unsupported(format!(
             "an axis of size {d} cannot be resized by {s}; fix its symbol"
         ))),
     };
-    let sizes: Result<Vec<Dim>, NodeErrorKind> = dims.iter().zip(scales).map(size).collect();
-    let sizes = sizes?;
-    // For aligned corners with fractional output sizes, the specification and actual runtimes
-    // disagree.
-    let whole = |(d, s): (&Dim, &f64)| {
-        *s == 1.0 || d.known().is_some_and(|n| (n as f64 * s).fract() == 0.0)
-    };
-    if how.coordinates == Coordinates::AlignCorners && !dims.iter().zip(scales).all(whole) {
-        return Err(NodeErrorKind::unsupported(
-            "aligned corners require integral output sizes",
-        ));
-    }
-    let scales = scales.iter().map(|s| FloatAttr(*s)).collect();
+    let dims = k.dims(x);
+    let sizes: Result<Vec<Dim>, NodeErrorKind> = dims.iter().zip(&scales).map(size).collect();
     let how = Resize {
-        sizes: sizes.into(),
-        scales,
+        sizes: sizes?.into(),
+        scales: scales.into_iter().map(FloatAttr).collect(),
         ..how
     };
     one(placed(k, x, how)?)
+}
+
+/// Resizes the axes whose nearest elements differ between positions in F32 and exact ones, and sets
+/// their scales to 1. The graph's resize operator has exact positions.
+fn gathered(
+    k: &mut ImportNode<'_, '_>,
+    x: Value,
+    scales: &mut [f64],
+    how: &Resize,
+) -> Result<Value, NodeErrorKind> {
+    let mut x = x;
+    for (at, scale) in scales.iter_mut().enumerate() {
+        let Some(from) = k.dims(x)[at].known().filter(|n| *n > 0) else {
+            continue;
+        };
+        // The operator reports scales outside its range.
+        if *scale == 1.0 || !(1e-6..=1e6).contains(scale) {
+            continue;
+        }
+        let to = Resize::f32_size(from, *scale);
+        if from > MAX_RESIZED_LEN || to > MAX_RESIZED_LEN || !k.c.spend(to) {
+            return Err(NodeErrorKind::unsupported(format!(
+                "axis {at} is too large to resize from {from} to {to}"
+            )));
+        }
+        let axis = ResizeAxis {
+            from,
+            to,
+            scale: *scale,
+            places: table_coordinates(how.coordinates),
+            is_scaled: true,
+        };
+        let exact = Resize {
+            scales: vec![FloatAttr(*scale)],
+            ..how.clone()
+        };
+        let exact = exact.taps(0, from, to).indices;
+        let index = axis.nearest_elements(how.rounding);
+        if index.iter().copied().eq(exact.into_iter().map(i64::from)) {
+            continue;
+        }
+        let index = k.g().constant(Tensor::from_slice(&[to], &index)?)?;
+        x = k.g().gather(x, index, at)?;
+        *scale = 1.0;
+    }
+    Ok(x)
+}
+
+fn table_coordinates(coordinates: Coordinates) -> ResizeCoordinates {
+    match coordinates {
+        Coordinates::HalfPixel => ResizeCoordinates::HalfPixel,
+        Coordinates::HalfPixelSymmetric => ResizeCoordinates::HalfPixelSymmetric,
+        Coordinates::PytorchHalfPixel => ResizeCoordinates::PytorchHalfPixel,
+        Coordinates::AlignCorners => ResizeCoordinates::AlignCorners,
+        Coordinates::Asymmetric => ResizeCoordinates::Asymmetric,
+    }
 }
 
 /// Adds the graph's resize operator. Interpolated integers are computed in F32 and truncated, as in
@@ -304,16 +360,7 @@ fn weighted(
     let places = match (extra.region, extra.centres) {
         (true, _) => Vec::new(),
         (_, true) => vec![ResizeCoordinates::Centres; along.len()],
-        (false, false) => vec![
-            match coordinates(k)? {
-                Coordinates::HalfPixel => ResizeCoordinates::HalfPixel,
-                Coordinates::HalfPixelSymmetric => ResizeCoordinates::HalfPixelSymmetric,
-                Coordinates::PytorchHalfPixel => ResizeCoordinates::PytorchHalfPixel,
-                Coordinates::AlignCorners => ResizeCoordinates::AlignCorners,
-                Coordinates::Asymmetric => ResizeCoordinates::Asymmetric,
-            };
-            along.len()
-        ],
+        (false, false) => vec![table_coordinates(coordinates(k)?); along.len()],
     };
     let places = match extra.region {
         false => places,
@@ -341,22 +388,24 @@ fn weighted(
                 let quotient = to as f64 / from as f64;
                 (to, if kept { scales[*at] } else { quotient })
             }
-            None => {
-                let to = (from as f64 * scales[*at]).floor().max(0.0) as usize;
-                (to, scales[*at])
-            }
+            None => (Resize::f32_size(from, scales[*at]), scales[*at]),
         };
         let axis = ResizeAxis {
             from,
             to,
             scale,
             places,
+            is_scaled: sizes.is_none(),
         };
         let untouched = from == to && scale == 1.0;
         let whole = matches!(places, ResizeCoordinates::Region(s, e) if (s, e) == (0.0, 1.0));
         if !(untouched && (!extra.region || whole)) {
             list.push((*at, axis));
         }
+    }
+    // ONNX Runtime copies an operand whose sizes stay the same.
+    if !extra.region && sizes.is_none() && list.iter().all(|(_, axis)| axis.from == axis.to) {
+        return one(x);
     }
     one(resized(k, x, &list, &kernel)?)
 }

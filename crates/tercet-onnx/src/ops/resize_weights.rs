@@ -39,6 +39,8 @@ pub(super) struct ResizeAxis {
     pub(super) to: usize,
     pub(super) scale: f64,
     pub(super) places: ResizeCoordinates,
+    /// Whether the operator has the scale as an operand, instead of the size.
+    pub(super) is_scaled: bool,
 }
 
 /// The parameters shared by all axes.
@@ -54,7 +56,7 @@ pub(super) struct ResizeKernel {
 impl ResizeAxis {
     /// The input position of output `o`.
     fn place(&self, o: usize) -> f64 {
-        let (o, n, m) = (o as f64, self.from as f64, self.to as f64);
+        let (index, o, n, m) = (o, o as f64, self.from as f64, self.to as f64);
         let half_pixel = (o + 0.5) / self.scale - 0.5;
         match self.places {
             ResizeCoordinates::HalfPixel => half_pixel,
@@ -66,9 +68,7 @@ impl ResizeAxis {
             ResizeCoordinates::AlignCorners if self.to == 1 => 0.0,
             ResizeCoordinates::AlignCorners => o * (n - 1.0) / (m - 1.0),
             ResizeCoordinates::Asymmetric => o / self.scale,
-            // Compute in F32 as ONNX Runtime does, because positions such as 1.5 / 0.6 are ties in
-            // F32.
-            ResizeCoordinates::Centres => f64::from((o as f32 + 0.5) / self.scale as f32),
+            ResizeCoordinates::Centres => f64::from(self.place_f32(index)),
             ResizeCoordinates::Region(start, end) if self.to == 1 => {
                 (start + end) * (n - 1.0) / 2.0
             }
@@ -76,6 +76,47 @@ impl ResizeAxis {
                 start * (n - 1.0) + o * (end - start) * (n - 1.0) / (m - 1.0)
             }
         }
+    }
+
+    /// The input position of output `o` in F32, with the operations of ONNX Runtime. Positions such
+    /// as `17 / 1.7` are integers, and `1.5 / 0.6` is a tie, only in F32.
+    fn place_f32(&self, o: usize) -> f32 {
+        let (o, n, m) = (o as f32, self.from as f32, self.to as f32);
+        let scale = self.scale as f32;
+        let centre = (o + 0.5) / scale;
+        match self.places {
+            ResizeCoordinates::HalfPixel => centre - 0.5,
+            ResizeCoordinates::PytorchHalfPixel if self.to == 1 => 0.0,
+            ResizeCoordinates::PytorchHalfPixel => centre - 0.5,
+            ResizeCoordinates::HalfPixelSymmetric => {
+                let offset = n / 2.0 * (1.0 - m / (scale * n));
+                let centre = (f64::from(o) + 0.5) / f64::from(scale);
+                (f64::from(offset) + centre - 0.5) as f32
+            }
+            ResizeCoordinates::AlignCorners if self.to == 1 => 0.0,
+            ResizeCoordinates::AlignCorners => o * (n - 1.0) / (m - 1.0),
+            ResizeCoordinates::Asymmetric => o / scale,
+            ResizeCoordinates::Centres => centre,
+            ResizeCoordinates::Region(start, end) => {
+                let (start, end) = (start as f32, end as f32);
+                match self.to {
+                    1 => 0.5 * (start + end) * (n - 1.0),
+                    _ => start * (n - 1.0) + o * (end - start) * (n - 1.0) / (m - 1.0),
+                }
+            }
+        }
+    }
+
+    /// The input element of each output for nearest elements. With scales, PyTorch and ONNX Runtime
+    /// compute positions in F32.
+    pub(super) fn nearest_elements(&self, rounding: tercet_ir::ops::NearestRounding) -> Vec<i64> {
+        let last = self.from as i64 - 1;
+        let place = |o: usize| match self.is_scaled {
+            true => near_tie(f64::from(self.place_f32(o)), rounding),
+            false => self.place(o),
+        };
+        let element = |o: usize| nearest(place(o), rounding).clamp(0, last);
+        (0..self.to).map(element).collect()
     }
 
     /// Whether output `o` of a region is outside the operand.
@@ -136,6 +177,20 @@ impl ResizeKernel {
             ResizeFilter::Cubic(a) if d < 2.0 => ((a * d - 5.0 * a) * d + 8.0 * a) * d - 4.0 * a,
             ResizeFilter::Cubic(_) => 0.0,
             ResizeFilter::Linear | ResizeFilter::Nearest(_) => (1.0 - d).max(0.0),
+        }
+    }
+}
+
+/// The position as a tie if it is close to one, for roundings to the nearest index: ONNX Runtime has
+/// a tolerance for the errors of F32.
+fn near_tie(x: f64, rounding: tercet_ir::ops::NearestRounding) -> f64 {
+    use tercet_ir::ops::NearestRounding;
+    const TOLERANCE: f64 = 1e-6;
+    let tie = x.floor() + 0.5;
+    match rounding {
+        NearestRounding::Floor | NearestRounding::Ceil => x,
+        NearestRounding::RoundPreferFloor | NearestRounding::RoundPreferCeil => {
+            if (x - tie).abs() < TOLERANCE { tie } else { x }
         }
     }
 }
@@ -210,9 +265,7 @@ fn along(
     kernel: &ResizeKernel,
 ) -> Result<Value, NodeErrorKind> {
     if let ResizeFilter::Nearest(rounding) = kernel.filter {
-        let last = axis.from as i64 - 1;
-        let index = (0..axis.to).map(|o| nearest(axis.place(o), rounding).clamp(0, last));
-        let index: Vec<i64> = index.collect();
+        let index = axis.nearest_elements(rounding);
         let index = k.g().constant(Tensor::from_slice(&[axis.to], &index)?)?;
         return Ok(k.g().gather(x, index, at)?);
     }
@@ -222,6 +275,21 @@ fn along(
         DType::F64 => DType::F64,
         _ => DType::F32,
     };
+    if let Some(taps) = SparseResizeWeights::new(&rows, axis) {
+        let y = crate::emulated_dtypes::cast_to(k.g(), x, inner)?;
+        // Rows of the axis before the last are copied as a whole.
+        let y = match at.checked_sub(1).filter(|_| at + 1 == k.rank(x)) {
+            Some(before) => {
+                let mut order: Vec<usize> = (0..k.rank(x)).collect();
+                order.swap(before, at);
+                let y = k.g().transpose(y, &order)?;
+                let y = taps.sum(k, y, before, inner)?;
+                k.g().transpose(y, &order)?
+            }
+            None => taps.sum(k, y, at, inner)?,
+        };
+        return crate::emulated_dtypes::cast_to(k.g(), y, dtype);
+    }
     let weights = Tensor::from_f64s(TensorType::new(inner, &[axis.to, axis.from]), &rows)?;
     let weights = k.g().constant(weights)?;
     let mut order: Vec<usize> = (0..k.rank(x)).collect();
@@ -242,4 +310,60 @@ fn along(
     let y = reshaped(k.g(), y, &wide)?;
     let y = k.g().transpose(y, &order)?;
     crate::emulated_dtypes::cast_to(k.g(), y, dtype)
+}
+
+/// The few elements that each output of an axis depends on: tap by tap, their indices and weights.
+struct SparseResizeWeights(Vec<(Vec<i64>, Vec<f64>)>);
+
+impl SparseResizeWeights {
+    /// The taps of a table of weights, or `None` if a product with the table is cheaper.
+    fn new(rows: &[f64], axis: &ResizeAxis) -> Option<SparseResizeWeights> {
+        /// Elements of the axis per tap from which gathering is cheaper.
+        const SPARSITY: usize = 16;
+        let found = |row: &[f64]| -> Vec<(i64, f64)> {
+            let set = row.iter().enumerate().filter(|(_, w)| **w != 0.0);
+            set.map(|(i, w)| (i as i64, *w)).collect()
+        };
+        let all: Vec<Vec<(i64, f64)>> = rows.chunks(axis.from).map(found).collect();
+        let most = all.iter().map(Vec::len).max().filter(|n| *n > 0)?;
+        if most * SPARSITY > axis.from {
+            return None;
+        }
+        // An output with fewer taps repeats its last one with weight 0.
+        let tap = |at: usize| -> (Vec<i64>, Vec<f64>) {
+            let own = all.iter().map(|taps| match (taps.get(at), taps.last()) {
+                (Some(tap), _) => *tap,
+                (None, Some((i, _))) => (*i, 0.0),
+                (None, None) => (0, 0.0),
+            });
+            own.unzip()
+        };
+        Some(SparseResizeWeights((0..most).map(tap).collect()))
+    }
+
+    /// The weighted sum of the elements along an axis.
+    fn sum(
+        &self,
+        k: &mut ImportNode<'_, '_>,
+        x: Value,
+        at: usize,
+        dtype: DType,
+    ) -> Result<Value, NodeErrorKind> {
+        let mut shape = vec![1; k.rank(x) - at];
+        let mut sum = None;
+        for (index, weights) in &self.0 {
+            shape[0] = weights.len();
+            let g = k.g();
+            let index = g.constant(Tensor::from_slice(&[index.len()], index)?)?;
+            let weights =
+                g.constant(Tensor::from_f64s(TensorType::new(dtype, &shape), weights)?)?;
+            let part = g.gather(x, index, at)?;
+            let part = g.mul(part, weights)?;
+            sum = Some(match sum {
+                Some(sum) => g.plus(sum, part)?,
+                None => part,
+            });
+        }
+        sum.ok_or_else(|| NodeErrorKind::unsupported("an axis of no elements"))
+    }
 }

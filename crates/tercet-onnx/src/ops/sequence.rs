@@ -21,6 +21,7 @@ pub(crate) const TABLE: &[OpsetEntry] = &[
     op("SequenceInsert", 11, insert).without_folding(),
     op("SequenceErase", 11, erase).without_folding(),
     op("ConcatFromSequence", 11, concat).without_folding(),
+    op("SequenceMap", 17, map).without_folding(),
     op("SplitToSequence", 11, split).without_folding(),
     op("OptionalHasElement", 15, has_element).without_folding(),
     op("OptionalGetElement", 15, get_element).without_folding(),
@@ -100,6 +101,32 @@ fn erase(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let place = axis(place, list.len())?;
     list.remove(place);
     seq(list)
+}
+
+/// Applies a subgraph to the elements of sequences at each index. Operands that are not sequences are
+/// the same at all indices.
+fn map(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
+    let body = k.attrs.graph("body")?;
+    let count = list(k, 0)?.len();
+    let mut results = vec![Vec::with_capacity(count); body.output.len()];
+    for i in 0..count {
+        let own = |val: &ImportedValue| match val {
+            ImportedValue::Seq(list) => list.get(i).cloned(),
+            other => Some(other.clone()),
+        };
+        let arguments: Option<Vec<ImportedValue>> = k.ins.iter().map(own).collect();
+        let arguments = arguments.ok_or_else(|| {
+            NodeErrorKind::unsupported(format!("all sequences must have {count} elements"))
+        })?;
+        let found = k.c.inline(body, arguments, &format!("element {i}"))?;
+        for (list, val) in results.iter_mut().zip(found) {
+            list.push(val);
+        }
+    }
+    let results = results.into_iter();
+    Ok(results
+        .map(|list| ImportedValue::Seq(Rc::new(list)))
+        .collect())
 }
 
 fn concat(k: &mut ImportNode<'_, '_>) -> NodeOutputs {

@@ -5,6 +5,7 @@ use tercet_ir::{Dim, Graph, Value, broadcast_shapes};
 use super::{OpsetEntry, op};
 use crate::call::{ImportNode, NodeOutputs, axes, axis, one};
 use crate::error::NodeErrorKind;
+use crate::shape_values::{backward_bounds, is_open_end};
 use crate::val::{ImportedValue, ShapeElem};
 
 pub(crate) const TABLE: &[OpsetEntry] = &[
@@ -352,9 +353,16 @@ fn sliced(
             continue;
         };
         (s.0[a], s.1[a], s.2[a]) = (start, end, steps[i]);
+        if steps[i] >= 0 {
+            continue;
+        }
         // The minimum 32-bit integers also mean "to the beginning".
-        if steps[i] < 0 && s.1[a] <= -i64::from(i32::MAX) {
+        if s.1[a] <= -i64::from(i32::MAX) || ends[i].int().is_some_and(is_open_end) {
             s.1[a] = i64::MIN;
+        }
+        if let Some(n) = dims[a].known().and_then(|n| i64::try_from(n).ok()) {
+            let (start, end) = backward_bounds(s.0[a], s.1[a], n);
+            (s.0[a], s.1[a]) = (start, if end < 0 { i64::MIN } else { end });
         }
     }
     one(k.g().slice(x, &s.0, &s.1, &s.2)?)

@@ -19,6 +19,7 @@ pub(crate) const TABLE: &[OpsetEntry] = &[
     })
     .without_folding(),
     op("BlackmanWindow", 17, |k| window(k, &[0.42, 0.5, 0.08])).without_folding(),
+    op("MelWeightMatrix", 17, mel_weights).without_folding(),
     op("DFT", 17, dft),
     op("STFT", 17, stft),
     op("CausalConvWithState", 27, causal_conv),
@@ -48,6 +49,54 @@ fn window(k: &mut ImportNode<'_, '_>, a: &[f64; 3]) -> NodeOutputs {
     Ok(vec![ImportedValue::known(Tensor::from_f64s(
         TensorType::new(dtype, &[size]),
         &values,
+    )?)])
+}
+
+/// Triangular filters of the mel scale, `[dft_length / 2 + 1, bins]`. The numbers are F32, as in ONNX
+/// Runtime.
+fn mel_weights(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
+    let size = |index: usize| {
+        let n = usize::try_from(k.int(index)?).ok();
+        let n = n.filter(|n| (1..=1 << 20).contains(n));
+        n.ok_or_else(|| NodeErrorKind::operand(index, "must be from 1 to 1048576"))
+    };
+    let (bins, length, rate) = (size(0)?, size(1)?, size(2)?);
+    let (low, high) = (k.float(3)? as f32, k.float(4)? as f32);
+    let dtype = elem::dtype(k.attrs.int("output_datatype", 1)?)
+        .map_err(|e| NodeErrorKind::attribute("output_datatype", e))?;
+    let rows = length / 2 + 1;
+    if !k.c.spend(rows.saturating_mul(bins)) {
+        let text = format!("{rows} x {bins} weights are too many");
+        return Err(NodeErrorKind::unsupported(text));
+    }
+    let mel = |hertz: f32| 2595.0 * (1.0 + hertz / 700.0).log10();
+    let step = (mel(high) - mel(low)) / (bins + 2) as f32;
+    let edge = |i: usize| {
+        let hertz = 700.0 * (10f32.powf((i as f32 * step + mel(low)) / 2595.0) - 1.0);
+        ((length + 1) as f32 * hertz / rate as f32).floor() as i64
+    };
+    let edges: Vec<i64> = (0..bins + 2).map(edge).collect();
+    if !edges.iter().all(|e| (0..rows as i64).contains(e)) {
+        let text = format!("edges from {low} to {high} Hz are not within the spectrum");
+        return Err(NodeErrorKind::operand(4, text));
+    }
+    let mut weights = vec![0.0; rows * bins];
+    for (bin, edge) in edges.windows(3).enumerate() {
+        let (lower, center, upper) = (edge[0], edge[1], edge[2]);
+        for row in lower..=center {
+            let weight = match center - lower {
+                0 => 1.0,
+                width => (row - lower) as f64 / width as f64,
+            };
+            weights[row as usize * bins + bin] = weight;
+        }
+        for row in center..upper {
+            weights[row as usize * bins + bin] = (upper - row) as f64 / (upper - center) as f64;
+        }
+    }
+    Ok(vec![ImportedValue::known(Tensor::from_f64s(
+        TensorType::new(dtype, &[rows, bins]),
+        &weights,
     )?)])
 }
 
@@ -106,28 +155,65 @@ fn dft(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
         k.attrs.flag("inverse", false)?,
         k.attrs.flag("onesided", false)?,
     );
-    if inverse && onesided {
-        return Err(NodeErrorKind::attribute(
-            "onesided",
-            "is not supported for inverse transforms",
-        ));
-    }
-    let length = match k.has(1) {
-        true => usize::try_from(k.int(1)?).map_err(|_| NodeErrorKind::operand(1, "is negative"))?,
-        false => k.size(x, at)?,
+    // The inverse of a one-sided spectrum is real.
+    let is_real = inverse && onesided;
+    let length = match (k.has(1), is_real) {
+        (true, _) => {
+            usize::try_from(k.int(1)?).map_err(|_| NodeErrorKind::operand(1, "is negative"))?
+        }
+        (false, true) => 2 * k.size(x, at)?.saturating_sub(1),
+        (false, false) => k.size(x, at)?,
     };
-    let x = to_length(k, x, at, length)?;
-    let x = complex(k, x)?;
+    let x = match is_real {
+        true => {
+            let half = to_length(k, x, at, length / 2 + 1)?;
+            let half = complex(k, half)?;
+            mirrored(k, half, at, length)?
+        }
+        false => {
+            let x = to_length(k, x, at, length)?;
+            complex(k, x)?
+        }
+    };
     let mut perm: Vec<usize> = (0..rank).collect();
     perm.swap(at, rank - 2);
     let turned = k.g().transpose(x, &perm)?;
     let y = k.g().fft(turned, inverse, FftNorm::Backward)?;
     let y = k.g().transpose(y, &perm)?;
-    one(if onesided {
-        k.g().narrow(y, at, 0, length / 2 + 1)?
-    } else {
-        y
+    one(match (inverse, onesided) {
+        (true, true) => k.g().narrow(y, rank - 1, 0, 1)?,
+        (false, true) => k.g().narrow(y, at, 0, length / 2 + 1)?,
+        (_, false) => y,
     })
+}
+
+/// The spectrum of a real signal of `length` elements from its first half: element `length - i` is
+/// the conjugate of element `i`.
+fn mirrored(
+    k: &mut ImportNode<'_, '_>,
+    half: Value,
+    at: usize,
+    length: usize,
+) -> Result<Value, NodeErrorKind> {
+    if length == 0 || !k.c.spend(3 * length) {
+        let text = format!("a transform of {length} elements is not supported");
+        return Err(NodeErrorKind::unsupported(text));
+    }
+    let is_given = |i: usize| i <= length / 2;
+    let index = (0..length).map(|i| if is_given(i) { i } else { length - i } as i64);
+    let index = Tensor::from_slice(&[length], &index.collect::<Vec<_>>())?;
+    let signs = (0..length).flat_map(|i| [1.0, if is_given(i) { 1.0 } else { -1.0 }]);
+    let mut shape = vec![1; k.rank(half) - at];
+    shape[0] = length;
+    if let Some(last) = shape.last_mut() {
+        *last = 2;
+    }
+    let ty = TensorType::new(k.dtype(half), &shape);
+    let signs = Tensor::from_f64s(ty, &signs.collect::<Vec<_>>())?;
+    let g = k.g();
+    let (index, signs) = (g.constant(index)?, g.constant(signs)?);
+    let all = g.gather(half, index, at)?;
+    Ok(g.mul(all, signs)?)
 }
 
 fn stft(k: &mut ImportNode<'_, '_>) -> NodeOutputs {

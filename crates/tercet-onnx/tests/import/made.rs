@@ -182,6 +182,15 @@ pub(crate) fn attr_int(name: &str, i: i64) -> AttributeProto {
     }
 }
 
+pub(crate) fn attr_text(name: &str, value: &str) -> AttributeProto {
+    AttributeProto {
+        name: text(name),
+        r#type: Some(3),
+        s: Some(value.as_bytes().to_vec().into()),
+        ..AttributeProto::default()
+    }
+}
+
 pub(crate) fn attr_ints(name: &str, ints: &[i64]) -> AttributeProto {
     AttributeProto {
         name: text(name),

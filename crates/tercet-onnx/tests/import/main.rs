@@ -15,7 +15,7 @@ mod session;
 mod special_values;
 mod units;
 
-use made::{Model, attr_int, attr_ints, node};
+use made::{Model, attr_int, attr_ints, attr_text, node};
 use tercet::{Device, Tensor};
 use tercet_onnx::{ImportOptions, NodeErrorKind, OnnxError};
 
@@ -185,4 +185,66 @@ fn functions_are_written_out_and_those_that_call_themselves_refused() {
         .node(node("Again", &["x"], &["y"]).of("local"));
     let e = tercet_onnx::import(model.bytes(), &ImportOptions::new()).expect_err("it never ends");
     assert!(e.to_string().contains("deep"), "{e}");
+}
+
+/// Weights of a linear filter that is stretched for a smaller size, `[to][from]`.
+fn stretched_weights(from: usize, to: usize) -> Vec<Vec<f64>> {
+    let scale = to as f64 / from as f64;
+    let row = |o: usize| {
+        let center = (o as f64 + 0.5) / scale - 0.5;
+        let weight = |i: i64| (1.0 - ((i as f64 - center) * scale).abs()).max(0.0);
+        let mut row = vec![0.0; from];
+        // Elements beyond the ends repeat the last ones.
+        for i in -(from as i64)..2 * from as i64 {
+            row[i.clamp(0, from as i64 - 1) as usize] += weight(i);
+        }
+        let total: f64 = row.iter().sum();
+        row.iter().map(|w| w / total).collect()
+    };
+    (0..to).map(row).collect()
+}
+
+#[test]
+fn antialiased_resizes_have_the_weights_of_a_stretched_filter() {
+    // Few and many taps for the size of an axis, on the last axis and on the one before it.
+    for (from, to) in [
+        ([200, 170], [57, 40]),
+        ([12, 190], [5, 60]),
+        ([190, 9], [190, 4]),
+    ] {
+        let [rows, columns] = from.map(|n: usize| n.to_string());
+        let sizes = [1, 2, to[0] as i64, to[1] as i64];
+        let resize = node("Resize", &["x", "", "", "sizes"], &["y"]);
+        let resize = resize
+            .with(attr_text("mode", "linear"))
+            .with(attr_int("antialias", 1));
+        let model = Model::new(&["1", "2", &rows, &columns])
+            .ints("sizes", &[4], &sizes)
+            .node(resize);
+        let plane = from[0] * from[1];
+        let x: Vec<f32> = (0..2 * plane)
+            .map(|i| (i * 7919 % 1013) as f32 / 100.0)
+            .collect();
+        let input = Tensor::from_slice(&[1, 2, from[0], from[1]], &x).expect("fits");
+        let y = run(&model, &input);
+        assert_eq!(y.shape(), [1, 2, to[0], to[1]]);
+        let (down, across) = (
+            stretched_weights(from[0], to[0]),
+            stretched_weights(from[1], to[1]),
+        );
+        for (at, got) in y.to_f64s().iter().enumerate() {
+            let (channel, r, c) = (at / (to[0] * to[1]), at / to[1] % to[0], at % to[1]);
+            let row = |i: usize| {
+                let x = &x[channel * plane + i * from[1]..][..from[1]];
+                let products = x.iter().zip(&across[c]);
+                products.map(|(x, w)| f64::from(*x) * w).sum::<f64>()
+            };
+            let rows = down[r].iter().enumerate().filter(|(_, w)| **w != 0.0);
+            let want: f64 = rows.map(|(i, w)| w * row(i)).sum();
+            assert!(
+                (got - want).abs() < 1e-4,
+                "{from:?}, element {at}: {got}, expected {want}"
+            );
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //! caches, and masks as lengths, key masks or score biases.
 
 use tercet_ir::ops::{AttentionLayout, AttentionMask, AttentionOptions};
-use tercet_ir::scalar::CompareFn;
+use tercet_ir::scalar::{BinaryFn, CompareFn};
 use tercet_ir::{DType, Dim, Value};
 
 use super::super::attention::{
@@ -85,12 +85,12 @@ fn filtered(k: &mut ImportNode<'_, '_>, keep: Value, dtype: DType) -> Result<Val
     Ok(k.g().where_(keep, zero, filter)?)
 }
 
-/// A key mask as a score bias. The mask is the key count `[B]`, or `[B, keys]`, or `[B, queries,
-/// keys]`.
+/// A key mask as a score bias. The mask is the key count `[B]`, or the end and then the start of the
+/// keys `[2 B]`, or `[B, keys]`, or `[B, queries, keys]`.
 fn masked(
     k: &mut ImportNode<'_, '_>,
     at: usize,
-    keys: &Dim,
+    [batch, keys]: [&Dim; 2],
     dtype: DType,
 ) -> Result<Option<Value>, NodeErrorKind> {
     let Some(mask) = k.opt(at)? else {
@@ -100,14 +100,34 @@ fn masked(
     let mut dims = k.dims(mask);
     let keep = match dims.len() {
         1 => {
-            let lens = reshaped(
-                k.g(),
-                mask,
-                &[dims[0].clone(), known(1), known(1), known(1)],
-            )?;
-            let lens = cast_to(k.g(), lens, DType::I64)?;
+            let mask = cast_to(k.g(), mask, DType::I64)?;
             let j = positions(k, keys)?;
-            k.g().compare(CompareFn::Lt, j, lens)?
+            // An entry per sequence as `[B, 1, 1, 1]`.
+            let each = [batch.clone(), known(1), known(1), known(1)];
+            let is_other = dims[0] != *batch && !dims[0].is_one();
+            if Some(&dims[0]) == batch.checked_mul(&known(2)).as_ref() {
+                let halves = reshaped(k.g(), mask, &[known(2), batch.clone()])?;
+                let mut half = |i| -> Result<Value, NodeErrorKind> {
+                    let own = k.g().narrow(halves, 0, i, 1)?;
+                    reshaped(k.g(), own, &each)
+                };
+                let (ends, starts) = (half(0)?, half(1)?);
+                let g = k.g();
+                let below = g.compare(CompareFn::Lt, j, ends)?;
+                let above = g.compare(CompareFn::Ge, j, starts)?;
+                g.binary(BinaryFn::And, below, above)?
+            } else if is_other && dims[0].known().is_some() && batch.known().is_some() {
+                let text = format!(
+                    "has {} numbers for {batch} sequences; expected their ends, or their ends \
+                     and then their starts",
+                    dims[0]
+                );
+                return Err(NodeErrorKind::operand(at, text));
+            } else {
+                let each = [dims[0].clone(), known(1), known(1), known(1)];
+                let ends = reshaped(k.g(), mask, &each)?;
+                k.g().compare(CompareFn::Lt, j, ends)?
+            }
         }
         2 | 3 => {
             dims.insert(1, known(1));
@@ -127,22 +147,28 @@ fn masked(
     Ok(Some(filtered(k, keep, dtype)?))
 }
 
-/// The causal mask `[queries, keys]`; the last query and the last key have the same position.
+/// The causal mask `[queries, keys]`: a query sees the past and as many further keys as its position.
+/// As in ONNX Runtime, the last query sees all keys.
 fn past_only(
     k: &mut ImportNode<'_, '_>,
     queries: &Dim,
     keys: &Dim,
+    past: &Dim,
 ) -> Result<Value, NodeErrorKind> {
     let (i, j) = (positions(k, queries)?, positions(k, keys)?);
     let i = reshaped(k.g(), i, &[queries.clone(), known(1)])?;
-    let before = keys.checked_sub(queries);
-    let before = before.ok_or_else(|| NodeErrorKind::unsupported("fewer keys than queries"))?;
-    let before = k.c.place(
-        &ImportedValue::sizes(vec![ShapeElem::from_dim(&before)], true),
-        0,
-    )?;
-    let i = k.g().plus(i, before)?;
-    Ok(k.g().compare(CompareFn::Le, j, i)?)
+    let of_dim = |k: &mut ImportNode<'_, '_>, dim: &Dim| {
+        let size = ImportedValue::sizes(vec![ShapeElem::from_dim(dim)], true);
+        k.c.place(&size, 0)
+    };
+    let (past, queries) = (of_dim(k, past)?, of_dim(k, queries)?);
+    let one_ = k.c.scalar(DType::I64, 1.0)?;
+    let g = k.g();
+    let own = g.plus(i, past)?;
+    let before = g.compare(CompareFn::Le, j, own)?;
+    let last = g.sub(queries, one_)?;
+    let is_last = g.compare(CompareFn::Eq, i, last)?;
+    Ok(g.binary(BinaryFn::Or, before, is_last)?)
 }
 
 /// The operand indices of masks and score biases.
@@ -151,6 +177,8 @@ struct AttentionMaskInputs {
     mask: usize,
     /// The index of the score bias.
     term: usize,
+    /// The number of past keys.
+    past: Dim,
 }
 
 /// Attention of `[B, heads, S, D]` with a mask; the result is `[B, S, heads D]`.
@@ -160,8 +188,9 @@ fn attend(
     masks: AttentionMaskInputs,
 ) -> Result<Value, NodeErrorKind> {
     let count = k.size(q, 1)?;
-    let (queries, keys, dtype) = (k.dims(q)[2].clone(), k.dims(key)[2].clone(), k.dtype(q));
-    let mut term = masked(k, masks.mask, &keys, dtype)?;
+    let (batch, queries) = (k.dims(q)[0].clone(), k.dims(q)[2].clone());
+    let (keys, dtype) = (k.dims(key)[2].clone(), k.dtype(q));
+    let mut term = masked(k, masks.mask, [&batch, &keys], dtype)?;
     if let Some(own) = k.opt(masks.term)? {
         term = Some(joined(k, term, own)?);
     }
@@ -174,7 +203,7 @@ fn attend(
         Some(term) => {
             let mut term = term;
             if causal {
-                let seen = past_only(k, &queries, &keys)?;
+                let seen = past_only(k, &queries, &keys, &masks.past)?;
                 let own = bias_of(k, seen, dtype)?;
                 term = k.g().plus(term, own)?;
             }
@@ -184,7 +213,13 @@ fn attend(
             }
             AttentionMask::Bias(reshaped(k.g(), term, &dims)?)
         }
-        None if causal => AttentionMask::Causal,
+        None if causal => match masks.past.checked_add(&queries) == Some(keys.clone()) {
+            true => AttentionMask::Causal,
+            false => {
+                let seen = past_only(k, &queries, &keys, &masks.past)?;
+                AttentionMask::Keep(reshaped(k.g(), seen, &[known(1), known(1), queries, keys])?)
+            }
+        },
         None => AttentionMask::None,
     };
     let y = k.g().attention(q, key, value, options)?;
@@ -218,12 +253,19 @@ fn multi_head(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     for part in &mut split {
         *part = split_heads(k, *part, Some(count))?;
     }
+    let mut before = known(0);
     for (at, part) in [(6, 1), (7, 2)] {
         if let Some(past) = k.opt(at)? {
+            before = k.dims(past).get(2).cloned().unwrap_or(known(0));
             split[part] = k.g().concat(&[past, split[part]], 2)?;
         }
     }
-    let y = attend(k, split, AttentionMaskInputs { mask: 4, term: 5 })?;
+    let masks = AttentionMaskInputs {
+        mask: 4,
+        term: 5,
+        past: before,
+    };
+    let y = attend(k, split, masks)?;
     Ok(vec![y.into(), split[1].into(), split[2].into()])
 }
 
@@ -282,14 +324,23 @@ fn with_past(
 fn self_attention(
     k: &mut ImportNode<'_, '_>,
     x: Value,
-    masks: AttentionMaskInputs,
+    [mask, term]: [usize; 2],
     past: usize,
 ) -> NodeOutputs {
     only(k, &[("past_present_share_buffer", 0), ("do_rotary", 0)])?;
     k.attrs.ignore(&["rotary_embedding_dim"]);
     let count = required_heads(k, "num_heads")?;
     let [q, key, value] = projected(k, x, count)?;
+    let before = match k.opt(past)? {
+        Some(past) => k.dims(past).get(3).cloned().unwrap_or(known(0)),
+        None => known(0),
+    };
     let ([key, value], present) = with_past(k, past, [key, value])?;
+    let masks = AttentionMaskInputs {
+        mask,
+        term,
+        past: before,
+    };
     let y = attend(k, [q, key, value], masks)?;
     Ok(vec![y.into(), present])
 }
@@ -303,7 +354,7 @@ fn attention(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     if let Some(bias) = bias {
         all = k.g().plus(all, bias)?;
     }
-    self_attention(k, all, AttentionMaskInputs { mask: 3, term: 5 }, 4)
+    self_attention(k, all, [3, 5], 4)
 }
 
 fn quantized(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
@@ -318,11 +369,7 @@ fn quantized(k: &mut ImportNode<'_, '_>) -> NodeOutputs {
     let all = k.g().mul(number, scale)?;
     let all = k.g().plus(all, bias)?;
     // `QAttention` has no operand for a score bias.
-    let masks = AttentionMaskInputs {
-        mask: 5,
-        term: usize::MAX,
-    };
-    self_attention(k, all, masks, 8)
+    self_attention(k, all, [5, usize::MAX], 8)
 }
 
 /// The queries, keys and values of grouped heads, from three operands or a packed one.
@@ -483,7 +530,7 @@ fn grouped_mask(
         let window = k.c.scalar(DType::I64, window as f64)?;
         let first = k.g().sub(at, window)?;
         let near = k.g().compare(CompareFn::Gt, j, first)?;
-        keep = k.g().binary(tercet_ir::scalar::BinaryFn::And, keep, near)?;
+        keep = k.g().binary(BinaryFn::And, keep, near)?;
     }
     let Some(term) = k.opt(10)? else {
         return Ok(AttentionMask::Keep(keep));

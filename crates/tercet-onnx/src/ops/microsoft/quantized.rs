@@ -6,7 +6,9 @@
 use tercet_ir::scalar::UnaryFn;
 use tercet_ir::{DType, Dim, Value};
 
-use super::super::quant::{dynamic, promote_to_f32, rounded, rows};
+use super::super::quant::{
+    dequantize, dynamic, promote_to_f32, qlinear_conv, quantize, rounded, rows,
+};
 use super::super::shape::reshaped;
 use super::super::{OpsetEntry, conv, linear, op, recurrent};
 use super::DOMAIN;
@@ -14,6 +16,14 @@ use crate::call::{ImportNode, NodeOutputs, one};
 use crate::error::NodeErrorKind;
 
 pub(crate) const TABLE: &[OpsetEntry] = &[
+    // The operators of ONNX, defined here before ONNX had them or their dtypes.
+    op("QuantizeLinear", 1, quantize).in_domain(DOMAIN),
+    op("DequantizeLinear", 1, dequantize).in_domain(DOMAIN),
+    op("QLinearConv", 1, |k| {
+        not_last(k)?;
+        qlinear_conv(k)
+    })
+    .in_domain(DOMAIN),
     op("DynamicQuantizeMatMul", 1, dynamic_matmul).in_domain(DOMAIN),
     op("MatMulIntegerToFloat", 1, matmul_to_float).in_domain(DOMAIN),
     op("QGemm", 1, gemm).in_domain(DOMAIN),
