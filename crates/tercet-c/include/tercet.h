@@ -730,7 +730,7 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Version of the library, such as "0.1.0": a text that stays valid.
+ * Version of the library, such as "0.2.0": a text that stays valid.
  */
 const char *tercet_version(void);
 

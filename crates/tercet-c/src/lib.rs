@@ -39,7 +39,7 @@ use error::{TercetError, TercetStatus};
 /// New functions, status codes and option fields do not change it.
 pub const TERCET_ABI_VERSION: u32 = 1;
 
-/// Version of the library, such as "0.1.0": a text that stays valid.
+/// Version of the library, such as "0.2.0": a text that stays valid.
 #[unsafe(no_mangle)]
 pub extern "C" fn tercet_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()

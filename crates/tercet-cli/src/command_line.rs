@@ -149,9 +149,101 @@ fn named(_: &[OsString], cli: TercetCli) -> Result<TercetCli, CliError> {
     Ok(cli)
 }
 
-/// Arguments that the parser cannot express: a model alone is `chat -m MODEL`, names of models, and
-/// the options of llama.cpp that have one dash and several letters.
+/// Options of llama.cpp that cannot change a result here, and whether a value follows.
+/// `--cache-type-k` sets the format of keys and values.
+const WITHOUT_EFFECT: [(&str, bool); 28] = [
+    ("--batch-size", true),
+    ("--cache-type-v", true),
+    ("--cont-batching", false),
+    ("--embedding", false),
+    ("--embeddings", false),
+    ("--jinja", false),
+    ("--log-disable", false),
+    ("--main-gpu", true),
+    ("--mlock", false),
+    ("--mmap", false),
+    ("--no-cont-batching", false),
+    ("--no-mmap", false),
+    ("--no-warmup", false),
+    ("--no-webui", false),
+    ("--numa", true),
+    ("--poll", true),
+    ("--prio", true),
+    ("--reranking", false),
+    ("--split-mode", true),
+    ("--threads-batch", true),
+    ("--ubatch-size", true),
+    ("-cb", false),
+    ("-ctv", true),
+    ("-mg", true),
+    ("-nocb", false),
+    ("-sm", true),
+    ("-tb", true),
+    ("-ub", true),
+];
+
+/// Commands that take options of llama.cpp.
+const TAKE_LLAMA_OPTIONS: [&str; 4] = ["chat", "generate", "serve", "perplexity"];
+
+/// Removes options of llama.cpp that have no effect here, and returns them without their values.
+fn take_without_effect(given: &mut Vec<OsString>) -> Vec<String> {
+    let mut removed = Vec::new();
+    let takes = given.get(1).and_then(|command| command.to_str());
+    if !takes.is_some_and(|command| TAKE_LLAMA_OPTIONS.contains(&command)) {
+        return removed;
+    }
+    let mut at = 2;
+    while let Some(text) = given
+        .get(at)
+        .map(|text| text.to_string_lossy().into_owned())
+    {
+        if text == "--" {
+            break;
+        }
+        let (name, has_value) = match text.split_once('=') {
+            Some((name, _)) => (name, true),
+            None => (&*text, false),
+        };
+        let next = given.get(at + 1).and_then(|next| next.to_str());
+        let count = match name {
+            // The value may be left out.
+            "-fa" | "--flash-attn" => {
+                1 + usize::from(
+                    next.is_some_and(|next| ["on", "off", "auto", "0", "1"].contains(&next)),
+                )
+            }
+            _ => match WITHOUT_EFFECT.iter().find(|(option, _)| *option == name) {
+                Some((_, true)) if !has_value => 2,
+                Some(_) => 1,
+                None => 0,
+            },
+        };
+        match count {
+            0 => at += 1,
+            count => {
+                removed.push(name.to_string());
+                given.drain(at..given.len().min(at + count));
+            }
+        }
+    }
+    removed
+}
+
+/// Arguments that the parser cannot express: a model alone is `chat -m MODEL`, as is `run` with a model
+/// file, names of models, and the options of llama.cpp that have one dash and several letters. Options of
+/// llama.cpp that have no effect here are left out with a note.
 pub fn arguments(mut given: Vec<OsString>) -> Vec<OsString> {
+    let runs_model = given.get(1).is_some_and(|command| command == "run")
+        && given.get(2).is_some_and(|path| is_gguf(Path::new(path)));
+    if runs_model {
+        let chat = ["chat", "--model"].map(OsString::from);
+        given.splice(1..2, chat);
+    }
+    let without_effect = take_without_effect(&mut given);
+    if !without_effect.is_empty() {
+        let names = without_effect.join(", ");
+        output::print_note(format_args!("note: options without effect here: {names}"));
+    }
     let model = given.get(1).filter(|first| {
         let is_command = || {
             let command = TercetCli::command();
@@ -160,10 +252,7 @@ pub fn arguments(mut given: Vec<OsString>) -> Vec<OsString> {
             })
         };
         let path = Path::new(first);
-        let is_gguf = path
-            .extension()
-            .is_some_and(|end| end.eq_ignore_ascii_case("gguf"));
-        (is_gguf || path.exists()) && !is_command()
+        (is_gguf(path) || path.exists()) && !is_command()
     });
     if model.is_some() {
         let chat = ["chat", "--model"].map(OsString::from);
@@ -177,6 +266,7 @@ pub fn arguments(mut given: Vec<OsString>) -> Vec<OsString> {
         let long = match argument.to_str() {
             Some("-ngl") => "--n-gpu-layers",
             Some("-np") => "--parallel",
+            Some("-ctk") => "--cache-type-k",
             _ => continue,
         };
         *argument = long.into();
@@ -184,6 +274,11 @@ pub fn arguments(mut given: Vec<OsString>) -> Vec<OsString> {
     #[cfg(feature = "hub")]
     let given = commands::hub::rewritten(given);
     given
+}
+
+fn is_gguf(path: &Path) -> bool {
+    let end = path.extension();
+    end.is_some_and(|end| end.eq_ignore_ascii_case("gguf"))
 }
 
 fn run(command: CliCommand) -> Result<CommandOutcome, CliError> {

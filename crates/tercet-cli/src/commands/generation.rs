@@ -69,7 +69,7 @@ pub(crate) struct ModelArgs {
     dtype: ComputePrecision,
     /// KV cache type [default: that of --dtype; for auto f16 on GPUs that
     /// multiply f16 faster and with weights in f16 or quantized, else f32]
-    #[arg(long, value_name = "TYPE", value_enum)]
+    #[arg(long, alias = "cache-type-k", value_name = "TYPE", value_enum)]
     cache_dtype: Option<KvCacheDType>,
     /// Stop at the first node that produces NaN or inf from finite inputs, and print its operands;
     /// slow

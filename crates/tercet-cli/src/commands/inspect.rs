@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tercet::counted;
 use tercet_models::{CacheFormat, DecoderOptions, ModelFamily, ModelFiles};
 
@@ -48,6 +48,7 @@ struct MemoryEstimate {
 #[derive(Serialize)]
 struct InspectReport {
     format: String,
+    #[serde(serialize_with = "as_json")]
     metadata: BTreeMap<String, String>,
     tensors: Vec<TensorRow>,
     parameters: u64,
@@ -56,6 +57,17 @@ struct InspectReport {
     ignored_keys: Vec<String>,
     /// Why this version cannot run the model, if it cannot.
     unsupported: Option<String>,
+}
+
+/// Writes the texts of values as the values, and those of shortened lists as texts.
+fn as_json<S: Serializer>(
+    metadata: &BTreeMap<String, String>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(metadata.iter().map(|(key, text)| {
+        let value = serde_json::from_str::<serde_json::Value>(text);
+        (key, value.unwrap_or_else(|_| text.as_str().into()))
+    }))
 }
 
 pub(crate) fn run(args: &InspectArgs) -> Result<CommandOutcome, CliError> {

@@ -1,18 +1,20 @@
 //! `tercet serve`: serves models and graphs over HTTP.
 
 pub(crate) mod catalog;
+mod prefix_cache;
 mod served_models;
 
 use std::io::Write;
 use std::path::PathBuf;
 
+use tercet_models::PrefixStore;
 use tercet_serve::{
     HttpServer, LogFormat, RequestLog, ServeOptions, TlsIdentity, serve_mcp, stop_signal,
 };
 
 use self::served_models::ServedModelArgs;
-use super::positive;
 use super::sampling_args::text_of;
+use super::{memory_size, positive};
 use crate::error::{CliError, CommandOutcome};
 use crate::output;
 
@@ -69,6 +71,13 @@ pub(crate) struct ServeArgs {
     log_format: ServeLog,
 }
 
+/// Bytes of a flag.
+fn size(text: &str) -> Result<u64, String> {
+    memory_size(text).ok_or_else(|| {
+        "expected a size in bytes, or with a unit such as 512MiB or 8GiB".to_string()
+    })
+}
+
 /// Values of `--log-format`.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum ServeLog {
@@ -121,14 +130,19 @@ pub(crate) fn run(args: &ServeArgs) -> Result<CommandOutcome, CliError> {
         .contexts()
         .map(|(name, fit)| format!("{}: {}", output::escape_line(name), fit.describe()))
         .collect();
+    let has_folder = |store: &PrefixStore| store.options().folder.is_some();
+    let prefixes: Vec<String> = match options.prefix_store.as_ref().is_some_and(has_folder) {
+        true => models.stored_prefixes().map(found_prefixes).collect(),
+        false => Vec::new(),
+    };
     let server = HttpServer::bind(&args.host, args.port, models, options)?;
     let address = server.address();
     output::print_note(format_args!(
         "serving {} on {scheme}://{address}",
         names.join(", ")
     ));
-    for context in contexts {
-        output::print_note(format_args!("note: {context}"));
+    for note in contexts.into_iter().chain(prefixes) {
+        output::print_note(format_args!("note: {note}"));
     }
     if open && !address.ip().is_loopback() {
         output::print_note(format_args!(
@@ -137,6 +151,16 @@ pub(crate) fn run(args: &ServeArgs) -> Result<CommandOutcome, CliError> {
     }
     server.run(stop_signal())?;
     Ok(CommandOutcome::Done)
+}
+
+/// The stored prefixes of a model, and those that it ignores.
+fn found_prefixes((name, [own, others]): (&str, [usize; 2])) -> String {
+    let own = tercet::counted(own, "stored prefix", "stored prefixes");
+    let name = output::escape_line(name);
+    match others {
+        0 => format!("{name}: {own}"),
+        _ => format!("{name}: {own}; {others} of other models or options are ignored"),
+    }
 }
 
 #[derive(clap::Args)]

@@ -459,8 +459,8 @@ fn a_killed_download_is_continued_by_the_next_process() {
         "{listed}"
     );
     // Answers to the killed process are not counted.
-    let delay = std::mem::take(&mut home.server.state().faults.delay);
-    std::thread::sleep(3 * delay);
+    home.server.state().faults.delay = Duration::ZERO;
+    home.server.wait_for_clients_to_leave();
     home.server.sent();
     let pulled = home.json(&["pull", "org/big"]);
     assert!(read(pulled["path"].as_str().unwrap()) == bytes);

@@ -32,6 +32,8 @@ mod search;
 mod seeing;
 #[cfg(feature = "serve")]
 mod serve_on_demand;
+#[cfg(feature = "serve")]
+mod serve_prefix_cache;
 #[cfg(feature = "splat")]
 mod splat;
 mod switches;

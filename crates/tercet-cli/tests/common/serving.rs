@@ -59,6 +59,18 @@ impl Serving {
     }
 }
 
+#[cfg(unix)]
+impl Serving {
+    /// Sends SIGTERM and waits until the server has stopped.
+    #[allow(dead_code, reason = "not all test programs stop a server")]
+    pub(crate) fn terminate(mut self) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-TERM", &pid]).status().unwrap();
+        assert!(sent.success());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
 impl Drop for Serving {
     fn drop(&mut self) {
         let _ = self.child.kill();

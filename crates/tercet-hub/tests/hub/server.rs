@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sha2::Digest;
 
@@ -92,6 +92,8 @@ pub(crate) struct HubState {
     repos: BTreeMap<String, ServedRepo>,
     pub(crate) faults: Faults,
     pub(crate) log: Vec<Logged>,
+    /// Open connections to both servers.
+    connections: usize,
 }
 
 /// The running servers. Their threads end with the process.
@@ -154,7 +156,11 @@ impl LocalHub {
             std::thread::spawn(move || {
                 for stream in listener.incoming().flatten() {
                     let (state, storage) = (state.clone(), storage.clone());
-                    std::thread::spawn(move || serve(stream, is_hub, &state, &storage));
+                    state.lock().unwrap().connections += 1;
+                    std::thread::spawn(move || {
+                        serve(stream, is_hub, &state, &storage);
+                        state.lock().unwrap().connections -= 1;
+                    });
                 }
             });
         }
@@ -214,6 +220,19 @@ impl LocalHub {
             .filter(|logged| !logged.is_hub)
             .map(|logged| logged.sent)
             .sum()
+    }
+
+    /// Waits until no connection is open. Answers to a client that left count until then.
+    #[allow(dead_code, reason = "tests of the command kill a client")]
+    pub(crate) fn wait_for_clients_to_leave(&self) {
+        let start = Instant::now();
+        while self.state().connections > 0 {
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "a client stays connected"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     pub(crate) fn requests(&self) -> Vec<Logged> {

@@ -15,7 +15,8 @@ use tercet_serve::{
 use super::super::open::open_files;
 use super::super::sampling_args::text_of;
 use super::super::texts::PoolingName;
-use super::super::{ComputePrecision, KvCacheDType, memory_size};
+use super::super::{ComputePrecision, KvCacheDType};
+use super::size;
 use crate::error::CliError;
 use crate::output;
 
@@ -38,12 +39,6 @@ pub(crate) struct OnDemandArgs {
     /// Folder of adapters that requests may load while the server runs
     #[arg(long, value_name = "DIR")]
     adapters_dir: Option<PathBuf>,
-}
-
-fn size(text: &str) -> Result<u64, String> {
-    memory_size(text).ok_or_else(|| {
-        "expected a size in bytes, or with a unit such as 512MiB or 8GiB".to_string()
-    })
 }
 
 /// The file of `--models`.

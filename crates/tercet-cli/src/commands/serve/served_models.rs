@@ -14,6 +14,7 @@ use super::super::source::{bound, read_graph};
 use super::super::texts::PoolingArgs;
 use super::super::{ComputePrecision, KvCacheDType, PlacementArgs, onnx, positive};
 use super::catalog::{OnDemandArgs, OnDemandDefaults, name};
+use super::prefix_cache::PrefixCacheArgs;
 use crate::error::CliError;
 use crate::{output, progress};
 
@@ -58,7 +59,7 @@ pub(crate) struct ServedModelArgs {
     dtype: ComputePrecision,
     /// KV cache type of language models [default: that of --dtype; for auto f16 on GPUs that
     /// multiply f16 faster and with weights in f16 or quantized, else f32]
-    #[arg(long, value_name = "TYPE", value_enum)]
+    #[arg(long, alias = "cache-type-k", value_name = "TYPE", value_enum)]
     cache_dtype: Option<KvCacheDType>,
     /// Name of the model for requests [default: its file name without the extension]
     #[arg(short, long, value_name = "NAME")]
@@ -71,6 +72,8 @@ pub(crate) struct ServedModelArgs {
     rope: RopeArgs,
     #[command(flatten)]
     drafting: SpeculativeArgs,
+    #[command(flatten)]
+    prefix_cache: PrefixCacheArgs,
     #[command(flatten)]
     on_demand: OnDemandArgs,
 }
@@ -87,6 +90,7 @@ impl ServedModelArgs {
             rope: self.rope.overrides()?,
             pooling: self.pooling.mode(),
             adapter_folder: self.on_demand.adapter_folder()?,
+            prefix_store: self.prefix_cache.open(),
             ..ServeOptions::default()
         })
     }
