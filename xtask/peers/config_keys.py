@@ -2,19 +2,22 @@
 
 The lists come from the installed `transformers`: the names and defaults of every configuration
 class, and whether the code of the family reads a key. Nothing is listed by hand, so a new family
-begins with its keys. PyTorch is not needed.
+begins with its keys. All decoders are listed, so adding one does not change the file. PyTorch is not
+needed.
 
     python xtask/peers/config_keys.py            # write the file
     python xtask/peers/config_keys.py --check    # compare the file; exit code 1 if it differs
 
 The file has one JSON object a line. The first line has the version, the keys of the base class
-(`base`), the keys that change parts of any model (`overrides`), and the keys that each type of
-rotary scaling reads (`rope`). Each other line has one `model_type` that a reader of Tercet names:
+(`base`), the keys that change parts of any model (`overrides`), the keys that each type of rotary
+scaling reads (`rope`), and the keys with defaults that the masks of any decoder read (`shared`). Each other line has one `model_type` that a reader of Tercet names, or
+that is a decoder:
 
     keys      names and defaults of the keys that the family's code reads
     unread    keys of the class that only training or nothing reads
     aliases   other names of keys
     rope      keys of `rope_parameters` that the family's own code reads
+    rotary    `rope_parameters` of a file without rotary keys, unless its base is 10000
 """
 
 import argparse
@@ -164,8 +167,23 @@ def named_by_readers():
     return {word for source in sources for word in re.findall(r'"([a-z0-9_-]+)"', source)}
 
 
+def mapping_names(suffix):
+    """The pairs of `MODEL_FOR_{suffix}_MAPPING_NAMES`, read from the source: importing it needs PyTorch."""
+    name = f"MODEL_FOR_{suffix}_MAPPING_NAMES"
+    body = ast.parse((ROOT / "models/auto/modeling_auto.py").read_text()).body
+    [call] = [node.value for node in body if isinstance(node, ast.Assign) and node.targets[0].id == name]
+    return dict(ast.literal_eval(call.args[0]))
+
+
+def decoders():
+    """Every `model_type` of a decoder that is no part of an encoder-decoder model and no masked model."""
+    causal = mapping_names("CAUSAL_LM").items()
+    found = {name for name, cls in causal if isinstance(cls, str) and cls.endswith("ForCausalLM")}
+    return found.difference(mapping_names("SEQ_TO_SEQ_CAUSAL_LM"), mapping_names("MASKED_LM"))
+
+
 def classes():
-    """Every configuration class by `model_type`, those of parts included."""
+    """The configuration classes of readers and decoders by `model_type`, those of parts included."""
     found, queue = {}, []
     for name in CONFIG_MAPPING_NAMES:
         try:
@@ -181,8 +199,8 @@ def classes():
             continue
         found[name] = cls
         queue.extend(getattr(cls, "sub_configs", {}).values())
-    readers = named_by_readers()
-    return {name: cls for name, cls in sorted(found.items()) if name in readers}
+    wanted = named_by_readers() | decoders()
+    return {name: cls for name, cls in sorted(found.items()) if name in wanted}
 
 
 def entry(cls, base, shared):
@@ -219,8 +237,20 @@ def entry(cls, base, shared):
             unread.append(name)
     rope_keys = set(RopeParameters.__annotations__)
     rope = sorted(rope_keys & (own.strings.union(*(module.strings for module in modeling)) - set(fields)))
-    line = {"keys": read, "unread": unread, "aliases": aliases, "rope": rope}
+    line = {"keys": read, "unread": unread, "aliases": aliases, "rope": rope, "rotary": rotary_of(cls)}
     return {key: value for key, value in line.items() if value}
+
+
+def rotary_of(cls):
+    """The rotary parameters of a configuration without rotary keys, or None if they are the usual ones."""
+    try:
+        found = plain(cls().rope_parameters)
+    except Exception:  # A class may need sizes that have no defaults.
+        return None
+    found = found.get("full_attention", found) if isinstance(found, dict) else None
+    usual = not found or (found.get("rope_theta") == 10000 and found.get("rope_type") == "default")
+    # The rotated part of a head is a key of its own in older files, which readers know.
+    return None if usual else {name: value for name, value in found.items() if name != "partial_rotary_factor"}
 
 
 def rope_types():
@@ -257,6 +287,15 @@ def base_keys():
     return fields
 
 
+def shared_keys():
+    """The keys with a default that the masks of a decoder read, whether its class has them or not.
+
+    A default of None means that only families with the key are concerned, and their classes define it.
+    """
+    found = reads_of(ROOT / "masking_utils.py").defaults
+    return {name: default for name, default in sorted(found.items()) if default is not None}
+
+
 def lines():
     base = base_keys()
     shared = Reads()
@@ -271,6 +310,7 @@ def lines():
         "base": sorted(set(base) - set(overrides)),
         "overrides": overrides,
         "rope": rope_types(),
+        "shared": shared_keys(),
     }
     for name, cls in classes().items():
         yield {"model_type": name, **entry(cls, base, shared)}

@@ -379,6 +379,10 @@ def images():
     corners = unit(1, 500, 2, high=500)
     boxes = np.concatenate([corners, corners + unit(1, 500, 2, low=5, high=60)], axis=2).astype(np.float32)
     row("NonMaxSuppression", "500", boxes, unit(1, 4, 500), stored(50), Stored(np.float32(0.5)), Stored(np.float32(0.3)))
+    # A detector of 640 pixels and 80 classes; few scores are above the threshold.
+    corners = unit(1, 8400, 2, high=600)
+    boxes = np.concatenate([corners, corners + unit(1, 8400, 2, low=5, high=60)], axis=2).astype(np.float32)
+    row("NonMaxSuppression", "8400x80", boxes, unit(1, 80, 8400) ** 24, stored(100), Stored(np.float32(0.45)), Stored(np.float32(0.25)))
 
 
 def products():

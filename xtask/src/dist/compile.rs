@@ -31,12 +31,12 @@ pub(super) fn program(
         cross::require_mingw()?;
     }
     let mut cargo = process::cargo();
-    cargo.args(arguments(target, tools.is_some(), name));
+    cargo.args(arguments(target, name));
     if !is_own || tools.is_some() {
-        cargo.args(["--target", &triple(target, tools.is_some())]);
+        cargo.args(["--target", target]);
     }
     if let Some(tools) = tools {
-        tools.enable(&mut cargo);
+        tools.enable(&mut cargo, zig_triple(target).as_deref())?;
     }
     process::run(&mut cargo)?;
     let name = match target.contains("-windows-") {
@@ -52,29 +52,26 @@ pub(super) fn program(
 
 /// Builds the C library for a target, and returns its folder. It shares the build of the program.
 pub(super) fn library(target: &str, tools: &CrossTools) -> Result<PathBuf, XtaskError> {
-    let has_zig = needs_zig(target);
     let mut cargo = process::cargo();
-    cargo.arg(if has_zig { "zigbuild" } else { "build" });
-    cargo.args(["--locked", "--release", "--package", "tercet-c"]);
-    cargo.args(["--all-features", "--target", &triple(target, has_zig)]);
-    tools.enable(&mut cargo);
+    cargo.args(["build", "--locked", "--release", "--package", "tercet-c"]);
+    cargo.args(["--all-features", "--target", target]);
+    tools.enable(&mut cargo, zig_triple(target).as_deref())?;
     process::run(&mut cargo)?;
     Ok(target_dir().join(target).join("release"))
 }
 
-/// The target as cargo or cargo-zigbuild expects it, which takes the version of glibc.
-fn triple(target: &str, has_zig: bool) -> String {
-    match has_zig && target.ends_with("-linux-gnu") {
+/// The target with the version of glibc, as cargo-zigbuild expects it; `None` if Zig does not build it.
+pub(super) fn zig_triple(target: &str) -> Option<String> {
+    needs_zig(target).then(|| match target.ends_with("-linux-gnu") {
         true => format!("{target}.{GLIBC}"),
         false => target.to_string(),
-    }
+    })
 }
 
 /// The arguments of cargo. Programs with all features share the build of the wheel, which has the features of the
 /// whole workspace.
-fn arguments(target: &str, has_zig: bool, name: &'static str) -> Vec<&'static str> {
-    let subcommand = if has_zig { "zigbuild" } else { "build" };
-    let mut arguments = vec![subcommand, "--locked", "--bin", name];
+fn arguments(target: &str, name: &'static str) -> Vec<&'static str> {
+    let mut arguments = vec!["build", "--locked", "--bin", name];
     match target.ends_with("-musl") {
         true => arguments.extend([
             "--release",
@@ -94,23 +91,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn builds_name_their_target_and_glibc() {
-        let target = "aarch64-unknown-linux-gnu";
-        assert_eq!(triple(target, true), "aarch64-unknown-linux-gnu.2.28");
-        assert_eq!(triple(target, false), target);
-        let (zig, own) = (
-            arguments(target, true, "tercet"),
-            arguments(target, false, "tercet"),
-        );
-        assert_eq!((zig[0], own[0]), ("zigbuild", "build"));
-        assert!(zig.contains(&"--all-features"));
+    #[cfg(target_os = "linux")]
+    fn zig_gets_the_version_of_glibc() {
+        let triple = zig_triple("aarch64-unknown-linux-gnu");
+        assert_eq!(triple.as_deref(), Some("aarch64-unknown-linux-gnu.2.28"));
+        let musl = "x86_64-unknown-linux-musl";
+        assert_eq!(zig_triple(musl).as_deref(), Some(musl));
+        assert_eq!(zig_triple("x86_64-pc-windows-gnu"), None);
+    }
+
+    #[test]
+    fn programs_with_a_shared_c_library_have_all_features() {
+        assert!(arguments("aarch64-unknown-linux-gnu", "tercet").contains(&"--all-features"));
     }
 
     #[test]
     fn static_programs_have_no_gpu_executor() {
-        let target = "x86_64-unknown-linux-musl";
-        assert_eq!(triple(target, true), target);
-        let text = arguments(target, true, "tercet").join(" ");
+        let text = arguments("x86_64-unknown-linux-musl", "tercet").join(" ");
         assert!(text.contains("--no-default-features"), "{text}");
         assert!(!text.contains("vulkan") && !text.contains("wgpu"), "{text}");
     }

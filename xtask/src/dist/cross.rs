@@ -1,10 +1,11 @@
 //! Builds for other platforms and older C libraries, by compilers from package registries.
 
 use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::error::XtaskError;
+use crate::error::{self, XtaskError};
 use crate::fetch::{self, PythonInterpreter};
 use crate::{cache, process};
 
@@ -25,15 +26,42 @@ impl CrossTools {
         Ok(CrossTools(fetch::environment(&folder, PURPOSE, &list)?))
     }
 
-    /// The environment that gives a command cargo-zigbuild and Zig.
-    pub(super) fn enable(&self, command: &mut Command) {
+    /// Gives a command the tools, and for a target of Zig also the compiler and linker.
+    ///
+    /// The commands of cargo and maturin get the same variables. maturin's own option for Zig would name another
+    /// path of the linker, and cargo would compile all crates again.
+    pub(super) fn enable(
+        &self,
+        command: &mut Command,
+        zig: Option<&str>,
+    ) -> Result<(), XtaskError> {
         command.env("PATH", first_on_path(&self.folder()));
+        match zig {
+            Some(triple) => {
+                command.envs(self.variables(triple)?);
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The variables by which cargo-zigbuild gives cargo and build scripts the compiler and linker of a target. It
+    /// has no command that prints them, so a script in place of cargo does.
+    fn variables(&self, triple: &str) -> Result<Vec<(String, String)>, XtaskError> {
+        let script = cache::dir()?.join("cross").join("print-environment");
+        fs::write(&script, PRINT_ENVIRONMENT).map_err(error::file("write", &script))?;
+        make_executable(&script)?;
+        let mut zigbuild = self.0.tool("cargo-zigbuild");
+        zigbuild.args(["zigbuild", "--target", triple]);
+        zigbuild.env("PATH", first_on_path(&self.folder()));
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        zigbuild.env("REAL_CARGO", cargo).env("CARGO", &script);
+        let printed = process::output(&mut zigbuild)?;
+        Ok(added(&printed, |name| std::env::var_os(name)))
     }
 
     pub(super) fn maturin(&self) -> Command {
-        let mut command = self.0.tool("maturin");
-        self.enable(&mut command);
-        command
+        self.0.tool("maturin")
     }
 
     /// The C compiler, which has the libraries of all targets.
@@ -48,6 +76,42 @@ impl CrossTools {
         let folder = Path::new(program.get_program()).parent();
         folder.map(Path::to_path_buf).unwrap_or_default()
     }
+}
+
+/// Prints the environment in place of a build; other commands go to cargo.
+const PRINT_ENVIRONMENT: &str = r#"#!/bin/sh
+case "$1" in
+build) exec env -0 ;;
+*) exec "$REAL_CARGO" "$@" ;;
+esac
+"#;
+
+/// Variables of this machine's shell and of the script, which do not belong to a target.
+const OTHER_VARIABLES: [&str; 5] = ["CARGO", "REAL_CARGO", "PATH", "PWD", "_"];
+
+#[cfg(unix)]
+fn make_executable(path: &Path) -> Result<(), XtaskError> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(path, mode).map_err(error::file("write", path))
+}
+
+/// Zig is used on Linux only.
+#[cfg(not(unix))]
+fn make_executable(_: &Path) -> Result<(), XtaskError> {
+    Ok(())
+}
+
+/// The variables in an environment, separated by NUL, that are not the same in this one.
+fn added(printed: &[u8], own: impl Fn(&str) -> Option<OsString>) -> Vec<(String, String)> {
+    let printed = String::from_utf8_lossy(printed);
+    let pairs = printed.split('\0').filter_map(|line| line.split_once('='));
+    let added = pairs.filter(|(name, value)| {
+        !OTHER_VARIABLES.contains(name) && own(name).is_none_or(|own| own != *value)
+    });
+    added
+        .map(|(name, value)| (name.to_string(), value.to_string()))
+        .collect()
 }
 
 fn first_on_path(folder: &Path) -> OsString {
@@ -81,5 +145,23 @@ pub(super) fn require_mingw() -> Result<(), XtaskError> {
             program,
             packages: package.to_string(),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_variables_of_the_target_are_taken() {
+        let printed = b"HOME=/a\0CC_x=/zig cc\0PATH=/b\0_=/c\0LANG=de\0";
+        let own = |name: &str| match name {
+            "HOME" => Some("/a".into()),
+            "LANG" => Some("en".into()),
+            _ => None,
+        };
+        let pair = |name: &str, value: &str| (name.to_string(), value.to_string());
+        let expected = [pair("CC_x", "/zig cc"), pair("LANG", "de")];
+        assert_eq!(added(printed, own), expected);
     }
 }

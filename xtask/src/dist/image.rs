@@ -56,10 +56,12 @@ pub(super) fn write(input: &DistInput, licenses: &Path) -> Result<PathBuf, Xtask
     }
     let failed = || error::file("pack", &input.binary);
     let mut layers = Vec::new();
-    if let Some(libraries) = libraries(input)? {
+    let health = health(input)?;
+    if let Some(libraries) = libraries(input, &[&input.binary, &health])? {
         layers.push(ImageLayer::new(libraries, "shared libraries").map_err(failed())?);
     }
-    let program = program(input, licenses)?;
+    let program = program(input, licenses, &health)?;
+    fs::remove_file(&health).map_err(error::file("remove", &health))?;
     layers.push(ImageLayer::new(program, "tercet").map_err(failed())?);
     let bytes = layout(&layers, architecture, input.time).map_err(failed())?;
     let path = input.out.join(format!("{}.oci.tar", input.stem()));
@@ -67,8 +69,9 @@ pub(super) fn write(input: &DistInput, licenses: &Path) -> Result<PathBuf, Xtask
     Ok(path)
 }
 
-/// The loader and the libraries of the program, under the paths that the loader searches; `None` for a static program.
-fn libraries(input: &DistInput) -> Result<Option<TarWriter>, XtaskError> {
+/// The loader and the libraries of the programs, under the paths that the loader searches; `None` for static programs.
+/// Zig links the unwinder into `tercet`, and the compiler of this machine links `tercet-health` with a shared one.
+fn libraries(input: &DistInput, programs: &[&Path]) -> Result<Option<TarWriter>, XtaskError> {
     let program = super::read(&input.binary)?;
     let Some(loader) = elf::loader(&program) else {
         return Ok(None);
@@ -85,9 +88,11 @@ fn libraries(input: &DistInput) -> Result<Option<TarWriter>, XtaskError> {
             input.target
         )));
     }
-    let printed = process::output(Command::new("ldd").arg(&input.binary))?;
-    let mut paths = shared(&String::from_utf8_lossy(&printed)).map_err(refused)?;
-    paths.insert(loader);
+    let mut paths = BTreeSet::from([loader]);
+    for program in programs {
+        let printed = process::output(Command::new("ldd").arg(program))?;
+        paths.extend(shared(&String::from_utf8_lossy(&printed)).map_err(refused)?);
+    }
     let mut tar = TarWriter::new(input.time);
     for path in &paths {
         tar.copy(path.trim_start_matches('/'), 0o755, Path::new(path))?;
@@ -147,12 +152,10 @@ fn notice(path: &str) -> Option<String> {
 }
 
 /// The program, its health check, the user's entry and home, and the licenses.
-fn program(input: &DistInput, licenses: &Path) -> Result<TarWriter, XtaskError> {
-    let health = health(input)?;
+fn program(input: &DistInput, licenses: &Path, health: &Path) -> Result<TarWriter, XtaskError> {
     let mut tar = TarWriter::new(input.time);
     tar.copy("usr/bin/tercet", 0o755, &input.binary)?;
-    tar.copy("usr/bin/tercet-health", 0o755, &health)?;
-    fs::remove_file(&health).map_err(error::file("remove", &health))?;
+    tar.copy("usr/bin/tercet-health", 0o755, health)?;
     for (name, path, is_program) in input.files(licenses) {
         if !is_program {
             tar.copy(&format!("usr/share/doc/tercet/{name}"), 0o644, &path)?;
@@ -384,12 +387,15 @@ mod tests {
         let own = std::env::current_exe().unwrap();
         let mut input = input("libraries", &super::super::host().unwrap(), b"");
         input.binary = own.clone();
-        let tar = libraries(&input).unwrap();
+        let tar = libraries(&input, &[&input.binary]).unwrap();
         let program = fs::read(&own).unwrap();
         assert_eq!(tar.is_some(), elf::loader(&program).is_some());
         input.target = "aarch64-unknown-linux-gnu".to_string();
         if tar.is_some() && cfg!(target_arch = "x86_64") {
-            let error = libraries(&input).map(|_| ()).unwrap_err().to_string();
+            let error = libraries(&input, &[&input.binary])
+                .map(|_| ())
+                .unwrap_err()
+                .to_string();
             assert!(error.contains("static program"), "{error}");
         }
         remove_dir(&input.out).unwrap();
@@ -421,7 +427,9 @@ mod tests {
                 let mut request = [0; 1024];
                 let len = stream.read(&mut request).unwrap();
                 assert!(request[..len].starts_with(b"GET /health HTTP/1.1\r\n"));
-                write!(stream, "HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n").unwrap();
+                // In one write: the client leaves when it has read the status.
+                let response = format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
+                stream.write_all(response.as_bytes()).unwrap();
             }
         });
         let succeeds = || process::works(Command::new(&health).arg(port.to_string()));

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::compile;
 use super::cross::CrossTools;
 use super::{DistInput, GLIBC};
 use crate::error::{self, XtaskError};
@@ -22,6 +23,7 @@ pub(super) fn write(
     tools: &CrossTools,
 ) -> Result<PathBuf, XtaskError> {
     let mut maturin = tools.maturin();
+    process::share_outputs(&mut maturin);
     maturin.args([
         "build",
         "--release",
@@ -32,8 +34,10 @@ pub(super) fn write(
     ]);
     if input.target.ends_with("-linux-gnu") {
         let tag = format!("manylinux_{}", GLIBC.replace('.', "_"));
-        maturin.args(["--zig", "--auditwheel", "check", "--compatibility", &tag]);
+        maturin.args(["--auditwheel", "check", "--compatibility", &tag]);
     }
+    let zig = compile::zig_triple(&input.target);
+    tools.enable(&mut maturin, zig.as_deref())?;
     let built = input.out.join("wheel.partial");
     crate::fetch::remove_dir(&built)?;
     maturin.arg("--out").arg(&built);

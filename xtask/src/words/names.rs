@@ -14,7 +14,8 @@ const BANNED_NAMES: [&str; 32] = [
 ];
 
 /// Types that are declared twice on purpose, each with the reason.
-const DELIBERATE_PAIRS: [(&str, &str); 2] = [
+const DELIBERATE_PAIRS: [(&str, &str); 3] = [
+    ("Params", "the parameter block of each shader in a string"),
     ("ShaderCache", "one per platform, under `cfg`"),
     ("SubgroupUsage", "one per platform, under `cfg`"),
 ];

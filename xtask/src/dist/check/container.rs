@@ -67,22 +67,30 @@ pub(super) fn check(runner: &ImageRunner, path: &Path, dir: &Path) -> Result<(),
     let port = free_port()?;
     let port = port.as_str();
     let mut server = container.start("server", &entry, &["--port", port, "--device", "cpu"])?;
-    server.stdin(Stdio::null()).stdout(Stdio::null());
+    let log = dir.join("server.log");
+    let file = fs::File::create(&log).map_err(error::file("create", &log))?;
+    server
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(file);
     let mut server = ImageServer(server.spawn().map_err(error::file("start", path))?);
     let mut test = words(&container.settings["Healthcheck"]["Test"]);
     test.remove(0);
     test.push(port.to_string());
-    let late = |command: String| XtaskError::TimeOut {
-        command,
-        limit: LIMIT,
-    };
     let start = Instant::now();
-    while !process::works(&mut container.inside("server", &test)) {
-        let has_ended = server.0.try_wait().is_ok_and(|status| status.is_some());
-        if has_ended || start.elapsed() > LIMIT {
-            return Err(late(entry.join(" ")));
+    while let Err(unhealthy) = try_health(&mut container.inside("server", &test)) {
+        let ended = server.0.try_wait().ok().flatten();
+        if ended.is_none() && start.elapsed() <= LIMIT {
+            thread::sleep(Duration::from_millis(50));
+            continue;
         }
-        thread::sleep(Duration::from_millis(50));
+        let state = match ended {
+            Some(status) => format!("ended with {status}"),
+            None => format!("was not healthy within {} s", LIMIT.as_secs()),
+        };
+        let printed = fs::read_to_string(&log).unwrap_or_default();
+        let problem = format!("the server {state}; last check: {unhealthy}; it printed: {printed}");
+        return Err(super::refused(path, problem));
     }
     let signal = container.settings["StopSignal"].as_str();
     let signal = signal.unwrap_or("SIGTERM");
@@ -95,8 +103,25 @@ pub(super) fn check(runner: &ImageRunner, path: &Path, dir: &Path) -> Result<(),
                 let problem = format!("the server ended with {status} after {signal}");
                 return Err(super::refused(path, problem));
             }
-            None if start.elapsed() > LIMIT => return Err(late(signal.to_string())),
+            None if start.elapsed() > LIMIT => {
+                return Err(XtaskError::TimeOut {
+                    command: signal.to_string(),
+                    limit: LIMIT,
+                });
+            }
             None => thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+/// Runs a health check; the error is its status and what it printed.
+fn try_health(check: &mut Command) -> Result<(), String> {
+    let output = check.output().map_err(|error| error.to_string())?;
+    match output.status.success() {
+        true => Ok(()),
+        false => {
+            let printed = String::from_utf8_lossy(&output.stderr);
+            Err(format!("{} ({})", output.status, printed.trim()))
         }
     }
 }

@@ -61,8 +61,7 @@ fn compiled(input: &DistInput, prefix: &Path, dir: &Path) -> Result<PathBuf, Xta
         true => {
             cross::require_mingw()?;
             let mut compile = Command::new(cross::MINGW.0);
-            // The library of threads goes into the program.
-            compile.arg("-static");
+            compile.arg("-static-libgcc");
             (compile, format!("{EXAMPLE}.exe"))
         }
         false => {
@@ -78,6 +77,12 @@ fn compiled(input: &DistInput, prefix: &Path, dir: &Path) -> Result<PathBuf, Xta
     compile.arg("-o").arg(&program);
     compile.arg("-I").arg(prefix.join("include"));
     compile.arg("-L").arg(prefix.join("lib"));
-    process::run(compile.args(["-ltercet", "-lpthread"]))?;
+    compile.arg("-ltercet");
+    // Windows has no DLL of threads, so the library goes into the program.
+    compile.args(match input.is_windows() {
+        true => &["-Wl,-Bstatic", "-lpthread"][..],
+        false => &["-lpthread"],
+    });
+    process::run(&mut compile)?;
     Ok(program)
 }

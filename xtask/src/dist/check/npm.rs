@@ -29,7 +29,7 @@ const MODEL: &str = "tests/data/tiny-rust-llama/tiny-rust-llama-q8_0.gguf";
 /// Declarations that the types have.
 const TYPES: [&str; 4] = [
     "export class Tercet",
-    "openLanguage(gguf: Uint8Array): void;",
+    "openLanguage(gguf: Uint8Array",
     "write(prompt: string, most: number, text: Function): Promise<",
     "static cpu(): Tercet;",
 ];

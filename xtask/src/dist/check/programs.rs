@@ -174,9 +174,10 @@ pub(super) fn foreign_python(architecture: &str) -> Result<PathBuf, XtaskError> 
     let selection = DebianSelection {
         suite: SUITE,
         architecture,
-        packages: &["python3", "libgcc-s1"],
+        // NumPy's modules need the library of C++.
+        packages: &["python3", "libgcc-s1", "libstdc++6"],
     };
-    let name = format!("root-{SUITE}-{architecture}-python");
+    let name = format!("root-{SUITE}-{architecture}-numpy");
     unpacked_root(&name, &selection, |_| Ok(()))
 }
 
