@@ -26,6 +26,7 @@ mod row_ops;
 mod scatter;
 mod special_values;
 mod speech;
+mod state_elements;
 pub mod symbolic;
 mod text_to_text;
 mod torch;
@@ -65,6 +66,7 @@ pub const SUITES: &[TestSuite] = &[
     suite("custom", custom::tests),
     suite("scatter", scatter::tests),
     suite("seeds", rng_state::tests),
+    suite("states", state_elements::tests),
     suite("symbolic", symbolic::tests),
     suite("batches", batches::tests),
     suite("resident", device_tensors::tests),

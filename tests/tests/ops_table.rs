@@ -28,7 +28,6 @@ The columns `cpu`, `wgpu` and `vulkan` show how an executor runs the operator:
 - `view`: only sizes and strides change; nothing runs.
 - `leaf`: an input, parameter, constant or state; nothing runs.
 - `reference`: the reference interpreter evaluates the operator; exact and slow.
-- `refused`: not supported; compilation fails with an error that gives the reason.
 
 If support depends on dtypes or attributes, the cell lists every variant of the test cases.
 The column `wgpu` assumes the limits of a browser, the column `vulkan` a device with cooperative matrices.
@@ -106,10 +105,9 @@ fn how(
 /// The word for a node that the target supports directly, or not.
 fn word(node: &Node, native: bool) -> &'static str {
     match (node.op.kind().doc().tier, native) {
-        (Tier::Core | Tier::Host, true) => "native",
+        (Tier::Core, true) => "native",
         (Tier::Composite, true) => "fused",
         (Tier::Core | Tier::Composite, false) => "decomposed",
-        (Tier::Host, false) => "refused",
     }
 }
 

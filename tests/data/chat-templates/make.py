@@ -265,6 +265,26 @@ SMALL = """{{ 1 + 2 * 3 - 4 // 3 }} {{ 7 % 3 }} {{ -7 % 3 }} {{ -7 // 2 }} {{ 7 
 {{ {1: 2} == {1.0: 2} }} {{ {1: 2} == {'1': 2} }} {{ {'a': 1, 2: 3} == {2: 3, 'a': 1} }} {{ dict({1: 2}, a=3) }}
 {% for k, v in {'b': 2, 'A': 3, 'c': 1} | dictsort %}{{ k }}{{ v }}{% endfor %} {% for k, v in {'b': 2, 'A': 3, 'c': 1} | dictsort(true) %}{{ k }}{% endfor %} {% for k, v in {'b': 2, 'A': 3, 'c': 1} | dictsort(by='value', reverse=true) %}{{ k }}{% endfor %}"""
 
+# Jinja's filters and tests beyond those of SMALL.
+FILTERS = """{{ [3, 1, 2] | min }} {{ [3, 1, 2] | max }} {{ [] | min is defined }} {{ ['b', 'A'] | min }} {{ ['b', 'A', 'a'] | max(case_sensitive=true) }} {{ [{'n': 2}, {'n': 1}] | min(attribute='n') }} {{ 'hello' | max }} {{ [1, 2.5, true] | max }}
+{{ [3, 1, 2] | sort }} {{ ['b', 'A', 'c', 'B'] | sort }} {{ ['b', 'A', 'c', 'B'] | sort(case_sensitive=true) }} {{ ['b', 'A', 'c', 'B'] | sort(reverse=true) }} {{ {'b': 1, 'a': 2} | sort }} {{ 'hello' | sort }} {{ [[2, 1], [1, 9], [1, 3]] | sort }}
+{{ [{'n': 2, 'm': 'x'}, {'n': 1, 'm': 'y'}, {'n': 2, 'm': 'a'}] | sort(attribute='n') }} {{ [{'n': 2, 'm': 'x'}, {'n': 1, 'm': 'y'}, {'n': 2, 'm': 'a'}] | sort(attribute='n,m') | map(attribute='m') | join }} {{ [{'n': 2, 'm': 'x'}, {'n': 1, 'm': 'y'}, {'n': 2, 'm': 'a'}] | sort(true, attribute='n') | map(attribute='m') | join }}
+{{ [1, 2, 1, 3] | unique | list }} {{ ['a', 'A', 'b'] | unique | list }} {{ ['a', 'A', 'b'] | unique(case_sensitive=true) | list }} {{ [{'n': 1, 'k': 1}, {'n': 1}, {'n': 2}] | unique(attribute='n') | list }} {{ 'banana' | unique | join }}
+{{ [1, 2, 3] | sum }} {{ [{'n': 1}, {'n': 2.5}] | sum(attribute='n') }} {{ [1] | sum(start=10) }} {{ [] | sum }} {{ [[1], [2]] | sum(start=[]) }} {{ [[1, 5], [2, 6]] | sum(attribute=1) }} {{ [{'a': [1, 2]}] | sum(attribute='a.1') }}
+{{ 42.55 | round }} {{ 42.55 | round(1, 'floor') }} {{ 42.55 | round(1, 'ceil') }} {{ 2.5 | round }} {{ 3.5 | round }} {{ 42 | round }} {{ 2.675 | round(2) }} {{ 1.005 | round(2) }} {{ 42 | round(0, 'floor') }} {{ 1234.5 | round(-2) }} {{ 1250 | round(-2) }} {{ 42.7 | round | int }} {{ -0.5 | round }}
+{{ [1, 2, 3, 4, 5] | batch(2) | list }} {{ [1, 2, 3, 4, 5] | batch(2, 'x') | list }} {{ [] | batch(3) | list }} {{ 'abcde' | batch(3, '-') | list }}
+{{ [1, 2, 3, 4, 5, 6, 7] | slice(3) | list }} {{ [1, 2, 3, 4, 5, 6, 7] | slice(3, 'x') | list }} {{ [1] | slice(3) | list }} {{ [1, 2, 3, 4] | slice(2, 0) | list }}
+{% for g, items in [{'n': 'b', 'v': 1}, {'n': 'a', 'v': 2}, {'n': 'B', 'v': 3}] | groupby('n') %}{{ g }}={{ items | map(attribute='v') | join(',') }};{% endfor %}
+{% for g in [{'n': 'b', 'v': 1}, {'n': 'a', 'v': 2}, {'n': 'B', 'v': 3}] | groupby('n', case_sensitive=true) %}{{ g.grouper }}={{ g.list | map(attribute='v') | join(',') }};{% endfor %}{% for g, items in [{'v': 1}, {'n': 'a', 'v': 2}] | groupby('n', default='z') %}{{ g }}={{ items | length }};{% endfor %}
+{{ '<a href="x">it&s\\'</a>' | escape }} {{ '<' | e }} {{ 5 | e }} {{ '<>' | forceescape }} {{ '<p>a <b>b</b>\\n  c &amp; d<!-- <i>no</i> --></p> 1 < 2' | striptags }}
+{{ 'hello world and more' | truncate(9) }} {{ 'hello world and more' | truncate(9, true) }} {{ 'hello world' | truncate(9) }} {{ 'hello world' | truncate(9, leeway=0) }} {{ 'hello world' | truncate(9, true, '', 0) }} {{ 'a' | truncate }}
+[{{ 'ab' | center(5) }}] [{{ 'abc' | center(6) }}] [{{ 'ab' | center(1) }}] {{ 'one two, three-four' | wordcount }} {{ '' | wordcount }}
+{{ 'a b/c?d=\u00e9&' | urlencode }} {{ {'a b': 1, 'c': 'x/y'} | urlencode }} {{ [['a', 1], ['b', '&']] | urlencode }}
+{{ '%s-%d' | format('a', 3) }} {{ '%05.2f|%-5s|%5s|%+d|%x|%X|%o|%%' | format(3.14159, 'ab', 'cd', 5, 255, 255, 8) }} {{ '%(a)s=%(b)03d' | format(a='x', b=7) }} {{ '%.2s' | format('abc') }} {{ '%s' | format([1, 'a']) }} {{ '%d' | format(3.9) }} {{ '%i % d' | format(-3, 4) }}
+{{ {'a': 1} | attr('a') is defined }} {% for x in [1] %}{{ loop | attr('index') }}{% endfor %} {{ [{'n': 1}, {}] | map(attribute='n') | list | length }}
+{{ 'abc' is lower }} {{ 'Abc' is lower }} {{ 'ABC' is upper }} {{ '12' is upper }} {{ 'x' is escaped }} {{ 'min' is filter }} {{ 'nothing' is filter }} {{ 'defined' is test }} {{ 'nothing' is test }} {{ 3 is gt 2 }} {{ 3 is lessthan 2 }} {{ 2 is in [1, 2] }} {{ 1 is sameas 1 }}
+{{ [1, 2, 3, 4] | select('even') | sum }} {{ [[3, 1], [2]] | map('max') | list }} {{ ['b', 'a'] | sort | first }} {{ [2, 1] | sort | map('string') | join('+') }} {{ 'abc' is filter }}"""
+
 SPACES = [
     "a\n  {% if true %}\n  b\n  {% endif %}\nc\n",
     "a\n  {%- if true -%}\n  b\n  {%- endif -%}\nc\n\n",
@@ -296,6 +316,16 @@ WRONG = [
     "{{ missing() }}",
     "{{ [1, 2] < 3 }}",
     "{{ {1: 2, 'a': 3} | dictsort }}",
+    "{{ [1, 'a'] | sort }}",
+    "{{ ['a', 'b'] | sum }}",
+    "{{ [1, 'a'] | max }}",
+    "{{ '%d' | format('x') }}",
+    "{{ '%s %s' | format(1) }}",
+    "{{ '%s' | format(1, 2) }}",
+    "{{ 'abc' | round }}",
+    "{{ 1 | round(0, 'up') }}",
+    "{{ 'abcdef' | truncate(2) }}",
+    "{{ [1] | groupby }}",
     "{{ {[1]: 2} }}",
 ]
 
@@ -334,6 +364,8 @@ def main():
                 cases.append(case(f"{name} {conversation} {prompt}", template, variables))
     for at, line in enumerate(SMALL.split("\n")):
         cases.append(case(f"small {at}", line, {}))
+    for at, line in enumerate(FILTERS.split("\n")):
+        cases.append(case(f"filters {at}", line, {}))
     for at, template in enumerate(SPACES):
         cases.append(case(f"spaces {at}", template, {}))
     for at, template in enumerate(WRONG):

@@ -254,7 +254,22 @@ def blocks():
     case("transformer_layer", op, {"x": x} | {key: (weights | rest)[key] for key in order}, [y])
 
 
-for family in [shapes, gathers, scatters, orders, scans, norms, products, blocks]:
+def searches():
+    draw = np.random.default_rng(20261130)
+    row = np.sort(draw.integers(-9, 9, 21)).astype(np.float32)
+    row[:2], row[-3:] = -np.inf, [np.inf, np.nan, np.nan]
+    values = draw.integers(-10, 11, (4, 9)).astype(np.float32)
+    values[0, :3] = [np.nan, np.inf, -np.inf]
+    rows = np.sort(draw.integers(-9, 9, (4, 13)), 1).astype(np.float32)
+    for side in ["left", "right"]:
+        op = f"search_sorted{{right={str(side == 'right').lower()}}}"
+        found = np.searchsorted(row, values, side).astype(np.int32)
+        case(f"searchsorted_{side}", op, {"sorted": row, "values": values}, [found])
+        found = [np.searchsorted(x, v, side) for x, v in zip(rows, values)]
+        case(f"searchsorted_rows_{side}", op, {"sorted": rows, "values": values}, [np.array(found, np.int32)])
+
+
+for family in [shapes, gathers, scatters, orders, scans, norms, products, blocks, searches]:
     family()
 with open("numpy.json", "w") as file:
     rows = ",\n".join(json.dumps(c) for c in cases)

@@ -139,7 +139,7 @@ impl Target for CoreOnly {
 
     fn supports(&self, _: &Graph, node: &Node) -> Support {
         match node.op.kind().doc().tier {
-            Tier::Core | Tier::Host => Support::Native,
+            Tier::Core => Support::Native,
             Tier::Composite => Support::Missing {
                 reason: "composite".to_string(),
             },
@@ -198,8 +198,8 @@ pub(super) fn check(
     Ok(())
 }
 
-/// True for the compile errors that GPUs may return: F64 nodes, host operators, and constants
-/// outside the I32 range.
+/// True for the compile errors that GPUs may return: F64 nodes, and constants outside the
+/// I32 range.
 pub(super) fn is_beyond_gpus(backend: &dyn Backend, graph: &Graph, e: &CompileError) -> bool {
     let wide = |id: NodeId| {
         let node = graph.node(id);
@@ -210,21 +210,14 @@ pub(super) fn is_beyond_gpus(backend: &dyn Backend, graph: &Graph, e: &CompileEr
     match e {
         _ if backend.name() == "cpu" => false,
         CompileError::Unsupported { nodes, .. } => {
-            let host = |op: &str| host_cases().any(|name| name == op);
             let narrow = graph.nodes().all(|(id, _)| !wide(id));
             let is_float = |reason: &str| !narrow && reason.contains("GPUs compute in f32");
             let mut nodes = nodes.iter();
-            nodes.all(|n| host(n.op) || is_float(&n.reason))
+            nodes.all(|n| is_float(&n.reason))
         }
         CompileError::Narrow { value, .. } => i32::try_from(*value).is_err(),
         _ => false,
     }
-}
-
-/// The names of the operators that only the CPU supports.
-fn host_cases() -> impl Iterator<Item = &'static str> {
-    let docs = OpKind::ALL.iter().map(|kind| kind.doc());
-    docs.filter(|d| d.tier == Tier::Host).map(|d| d.name)
 }
 
 /// True if the executor correctly rejected an I64 input that contains a number outside the I32

@@ -20,7 +20,8 @@ mod values;
 
 use libtest_mimic::Failed;
 use tercet::Device;
-use tercet_ir::{CompileOptions, Executable, Graph, OpKind, Tensor};
+use tercet_cases::cases;
+use tercet_ir::{CompileOptions, DType, Executable, Graph, OpKind, Tensor};
 
 use crate::{SuiteTest, executors};
 
@@ -45,22 +46,23 @@ enum SpecialCoverage {
     Elementwise,
     Rows,
     Moves,
-    /// This suite does not test the operator, for the given reason.
+    /// The cases of the operator have special values.
+    Cases,
+    /// No test has special values for the operator, for the given reason.
     Elsewhere(&'static str),
 }
 
-/// The part of the suite that tests an operator. A new operator must be assigned to one of these
-/// parts.
+/// The part of the suite that tests an operator. The cases of an operator that is not listed must
+/// have special values.
 fn coverage(kind: OpKind) -> SpecialCoverage {
-    use SpecialCoverage::{Elementwise, Elsewhere, Moves, Rows};
-    const LEAF: &str = "has no operands";
+    use SpecialCoverage::{Cases, Elementwise, Elsewhere, Moves, Rows};
     const PRODUCTS: &str = "sums products; infinities meet zeros of padding and masks";
     const COMPOSED: &str = "is composed of tested operators";
     const WEIGHTS: &str = "reads packed weights, whose values are finite";
-    const RANDOM: &str = "draws random numbers";
-    const STATES: &str = "feeds results back, so one NaN fills the rest";
     match kind {
-        OpKind::Input | OpKind::Param | OpKind::Const | OpKind::State => Elsewhere(LEAF),
+        OpKind::Input | OpKind::Param | OpKind::Const | OpKind::State => {
+            Elsewhere("has no operands")
+        }
         OpKind::Unary
         | OpKind::Binary
         | OpKind::Compare
@@ -98,7 +100,6 @@ fn coverage(kind: OpKind) -> SpecialCoverage {
         | OpKind::Reduce
         | OpKind::LayerNorm
         | OpKind::RmsNorm => Rows,
-        OpKind::NonZero | OpKind::Unique => Elsewhere("runs on the CPU only; its cases test it"),
         OpKind::GroupNorm
         | OpKind::LayerNorm2d
         | OpKind::BatchNormInference
@@ -133,7 +134,7 @@ fn coverage(kind: OpKind) -> SpecialCoverage {
             Elsewhere(WEIGHTS)
         }
         OpKind::Philox | OpKind::RngUniform | OpKind::RngNormal | OpKind::Sample => {
-            Elsewhere(RANDOM)
+            Elsewhere("draws random numbers")
         }
         OpKind::SelectiveScan
         | OpKind::Mamba2
@@ -141,7 +142,7 @@ fn coverage(kind: OpKind) -> SpecialCoverage {
         | OpKind::Recurrence
         | OpKind::Lstm
         | OpKind::Gru
-        | OpKind::Rnn => Elsewhere(STATES),
+        | OpKind::Rnn => Elsewhere("feeds results back, so one NaN fills the rest"),
         OpKind::Custom => Elsewhere("runs user code"),
         OpKind::If | OpKind::While | OpKind::Scan => Elsewhere("contains other operators"),
         #[cfg(feature = "splat")]
@@ -149,7 +150,26 @@ fn coverage(kind: OpKind) -> SpecialCoverage {
         | OpKind::GaussianSplatRasterize
         | OpKind::GaussianSplatRasterizeGrad
         | OpKind::GaussianSplatRender => Elsewhere("checks its operands"),
+        _ => Cases,
     }
+}
+
+/// Whether the cases of an operator have data with both infinities, both zeros and NaN.
+fn cases_have_special_values(kind: OpKind) -> bool {
+    let cases = cases(kind).iter().filter(|case| case.runs_with(DType::F32));
+    let mut data = cases.flat_map(|case| {
+        let built = case.build(DType::F32);
+        let tensors = built.map(|built| built.tensors).unwrap_or_default();
+        tensors.into_values().map(|tensor| tensor.to_f64s())
+    });
+    let wanted: [fn(f64) -> bool; 5] = [
+        f64::is_nan,
+        |x| x == f64::INFINITY,
+        |x| x == f64::NEG_INFINITY,
+        |x| x == 0.0 && x.is_sign_positive(),
+        |x| x == 0.0 && x.is_sign_negative(),
+    ];
+    data.any(|values| wanted.iter().all(|is| values.iter().any(|x| is(*x))))
 }
 
 /// Checks that each part of the suite tests the operators that [`coverage`] assigns to it.
@@ -159,6 +179,7 @@ fn every_operator_is_listed() {
             SpecialCoverage::Elementwise => elementwise::KINDS.contains(&kind),
             SpecialCoverage::Rows => rows::KINDS.contains(&kind),
             SpecialCoverage::Moves => moves::kinds().contains(&kind),
+            SpecialCoverage::Cases => cases_have_special_values(kind),
             SpecialCoverage::Elsewhere(reason) => !reason.is_empty(),
         };
         assert!(is_tested, "{kind:?} has no test of special values");

@@ -9,7 +9,7 @@ use libtest_mimic::Failed;
 use tercet::{DType, Device, Tensor, TensorType, one_line};
 use tercet_models::{
     Adapter, BatchEventKind, BatchGenerator, BatchOptions, DecoderSpec, LowRank, ModelFiles,
-    ScaledAdapter, Sequence, SequenceId,
+    PrefixStore, ScaledAdapter, Sequence, SequenceId,
 };
 
 use super::{BoxError, CONTEXT, reference};
@@ -184,6 +184,45 @@ fn check_adapters(dir: &Path, device: &Device) -> Result<(), BoxError> {
     }
 }
 
+/// Conversations by turns in fewer slots: with a prefix store they have the bits of empty slots, and
+/// only the last part of a prompt is read again.
+fn check_stored(dir: &Path, device: &Device) -> Result<(), BoxError> {
+    const CONVERSATIONS: usize = SLOTS + 2;
+    let store = PrefixStore::in_memory(1 << 30);
+    let stored = |prefix_store| {
+        let decoder = ModelFiles::open(dir)?.batch_decoder(|spec| BatchOptions {
+            context: CONTEXT,
+            chunk: CHUNK,
+            prefix_store,
+            ..BatchOptions::new(spec, SLOTS)
+        })?;
+        Ok::<BatchGenerator, BoxError>(decoder.generator(device)?)
+    };
+    let (mut batch, mut fresh) = (stored(Some(store.clone()))?, stored(None)?);
+    let mut written = BTreeMap::new();
+    let mut restored = 0;
+    for len in [13, 21] {
+        for text in 0..CONVERSATIONS {
+            let tokens = (0..len).map(|at| ((at * 13 + text * 5) % 29 + 3) as u32);
+            let prompt: Vec<u32> = tokens.collect();
+            fresh.reset();
+            let want = fresh.start(Sequence::new(prompt.clone(), 3))?;
+            finish(&mut fresh, &mut written, usize::MAX)?;
+            let want = written.remove(&want);
+            let got = batch.start(Sequence::new(prompt, 3))?;
+            finish(&mut batch, &mut written, usize::MAX)?;
+            if want.is_none() || written.remove(&got) != want {
+                return Err(format!("text {text} of {len} tokens differs bitwise").into());
+            }
+        }
+        restored += if len == 13 { 0 } else { CONVERSATIONS * 10 };
+        if store.stats().restored_tokens != restored as u64 {
+            return Err(format!("{:?}; expected {restored} tokens", store.stats()).into());
+        }
+    }
+    Ok(())
+}
+
 /// One test per folder.
 pub(super) fn tests(executor: &'static TestExecutor, dirs: &[PathBuf]) -> Vec<SuiteTest> {
     let dirs = dirs.iter().filter(|dir| {
@@ -204,6 +243,23 @@ pub(super) fn tests(executor: &'static TestExecutor, dirs: &[PathBuf]) -> Vec<Su
         SuiteTest::variant_on(executor, name, variant, run)
     };
     let tests = dirs.clone().map(test);
+    let of_store = dirs.clone().filter(|dir| {
+        let name = dir.file_name().unwrap_or_default().to_string_lossy();
+        ["llama-a", "gemma3-a", "qwen3_next-a"].contains(&&*name)
+    });
+    let of_store = of_store.map(|dir| {
+        let name = dir.file_name().unwrap_or_default().to_string_lossy();
+        let variant = match executor.name != "cpu" && name != "llama-a" {
+            true => "/more",
+            false => "",
+        };
+        let name = format!("decoders/stored_prefixes/{name}");
+        let dir = dir.clone();
+        SuiteTest::variant_on(executor, name, variant, move |device| {
+            check_stored(&dir, device).map_err(|e| Failed::from(one_line(&*e)))
+        })
+    });
+    let of_store: Vec<SuiteTest> = of_store.collect();
     let llama = dirs.filter(|dir| dir.ends_with("llama-a"));
     let of_adapters = llama.map(|dir| {
         let variant = if executor.name == "cpu" { "" } else { "/more" };
@@ -218,5 +274,5 @@ pub(super) fn tests(executor: &'static TestExecutor, dirs: &[PathBuf]) -> Vec<Su
             run,
         )
     });
-    tests.chain(of_adapters).collect()
+    tests.chain(of_store).chain(of_adapters).collect()
 }
