@@ -14,11 +14,12 @@
 //! for RoPE and KV appends before attention. `moe_router.rs` covers mixture-of-experts routers,
 //! `row_wise.rs` row reductions with elementwise work, and `columns.rs` column sums.
 //! `cast_elision.rs` elides casts before matmuls, `norm_prologue.rs` fuses layer norms into GEMV, and
-//! `repeated_rows.rs` elides copies of rows before matmuls of experts.
+//! `repeated_rows.rs` elides copies of rows before matmuls of experts, `joined_rows.rs` those before gathers.
 
 mod cast_elision;
 mod columns;
 mod dataflow;
+mod joined_rows;
 mod kv_append;
 mod moe_router;
 mod norm_prologue;
@@ -35,6 +36,7 @@ use crate::walk::InPlaceUpdates;
 pub(crate) use cast_elision::{UncastMatMul, UncastOperand};
 pub(crate) use columns::ColumnSumGroup;
 use dataflow::UseDefGraph;
+pub(crate) use joined_rows::JoinedRows;
 pub(crate) use kv_append::KvAppendGroup;
 pub(crate) use moe_router::RouterTopK;
 pub(crate) use product::{FusedEpilogue, FusedMatMul, GluEpilogue, NormPrologue};
@@ -62,6 +64,8 @@ pub(crate) enum FusionGroup {
     UncastMatMul(UncastMatMul),
     /// A matmul of experts that reads its rows before they are repeated.
     RepeatedRows(RepeatedRows),
+    /// A gather that reads its rows from two operands.
+    JoinedRows(JoinedRows),
     /// A GEMV whose kernel first computes the norm of its input row.
     Normed { norm: NodeId },
 }
@@ -89,6 +93,7 @@ impl Fusions {
         norm_prologue::find(&flow, &mut found);
         moe_router::find(&flow, &mut found);
         repeated_rows::find(&flow, &mut found);
+        joined_rows::find(&flow, &mut found);
         row_wise::find(&flow, caps, &mut found);
         columns::find(&mut flow, caps, &mut found);
         found

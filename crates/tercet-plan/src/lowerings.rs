@@ -19,7 +19,7 @@ mod custom;
 mod dequant;
 mod dynamic_slice;
 pub(crate) mod fft;
-mod gather;
+pub(crate) mod gather;
 pub mod gemm_coop;
 pub(crate) mod grouped;
 mod indexed;

@@ -14,7 +14,7 @@ use crate::fusions::{
 };
 use crate::lowerings::map::{columns, row_wise};
 use crate::lowerings::rope::append::RopeAppend;
-use crate::lowerings::{Lowering, attention, find, grouped, matmul, rope, top_k};
+use crate::lowerings::{Lowering, attention, find, gather, grouped, matmul, rope, top_k};
 use crate::plan::{ProgramInterface, place};
 use tercet_program::{IoBinding, ProgramBuffer, SizeRule, SlotId};
 
@@ -276,6 +276,10 @@ fn lower_group(
         FusionGroup::RepeatedRows(of) => e.results_of(into, |e| {
             grouped::lower_repeated(e, node, of.rows, of.repeats)
         }),
+        FusionGroup::JoinedRows(of) => {
+            let gather = graph.node(of.gather);
+            e.results_of(into, |e| gather::lower_joined(e, gather, of))
+        }
         FusionGroup::Columns(group) => {
             let views = columns::lower(e, group)?;
             for (sum, view) in group.sums.iter().zip(views) {

@@ -325,6 +325,47 @@ fn copies_of_views() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Tests gathers from two joined operands: cast from 16 bits or not, with odd rows, views, an empty operand and
+/// negative indices.
+fn joined_rows() {
+    let mut wrong = Vec::new();
+    for (at, [first, second, inner]) in [[8, 5, 256], [3, 0, 64], [0, 4, 6], [2, 3, 7]]
+        .into_iter()
+        .enumerate()
+    {
+        for view in 0..3 {
+            let case = OpCase::new(format!("{at}/{view}"), move |c| {
+                let mut parts = Vec::new();
+                for (name, rows) in [("x", first), ("more", second)] {
+                    let shape = [2, rows + usize::from(view == 2), inner];
+                    let x = c.input(name, shape, InputFill::Normal)?;
+                    let x = match view {
+                        2 => {
+                            let ends = shape.map(|n| n as i64);
+                            c.graph.slice(x, &[0, 1, 0], &ends, &[1, 1, 1])?
+                        }
+                        _ => x,
+                    };
+                    let x = match view {
+                        0 => x,
+                        _ => c.graph.cast(x, DType::F32)?,
+                    };
+                    parts.push(x);
+                }
+                let all = c.graph.concat(&parts, 1)?;
+                let last = (first + second) as f64 - 1.0;
+                let places = vec![0.0, last, -1.0, (first as f64).min(last), -last - 1.0];
+                let ty = Type::new(DType::I32, [places.len()]);
+                let rows = c.input_of("rows", ty, InputFill::Values(places))?;
+                let y = c.graph.gather(all, rows, 1)?;
+                c.output(y)
+            });
+            check(&case, FLOATS, &mut wrong);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// Tests sums and matmuls with subnormal, infinite, NaN or zero operands or results. One case has
 /// rows of complete vectors, and one case has short rows of odd length.
 fn sums_and_products_of_any_magnitude() {
@@ -486,6 +527,7 @@ pub(super) fn tests() -> Vec<SuiteTest> {
         SuiteTest::asserting("rows/extremes", extremes),
         SuiteTest::asserting("rows/choices", choices),
         SuiteTest::asserting("rows/copies_of_views", copies_of_views),
+        SuiteTest::asserting("rows/joined_rows", joined_rows),
         SuiteTest::asserting(
             "rows/sums_and_products_of_any_magnitude",
             sums_and_products_of_any_magnitude,

@@ -6,8 +6,9 @@ use tercet_ir::{CompileError, Dim, Node, OpKind};
 
 use super::indexed::NAMED;
 use super::words::{WORD_OF_BITS, are_whole, eight, in_units, lanes, product};
-use super::{Lowering, always, portable};
+use super::{Lowering, always, code, copy, portable};
 use crate::emit::{LoweringCtx, SlotView};
+use crate::fusions::JoinedRows;
 use crate::narrow::is_overflow_check;
 use crate::scalar::PRELUDE;
 use tercet_program::CheckKind;
@@ -33,11 +34,36 @@ static KERNEL: TypedKernel<GatherIndexParams> = TypedKernel::wgsl(
     &["ELEM_BYTES", "RANK"],
 );
 
+crate::params! {
+    /// Parameter block of `gather_joined.wgsl`.
+    pub struct JoinedGatherParams {
+        numel: U32,
+        named: U32,
+        inner: U32,
+        len: U32,
+        more_len: U32,
+        offset: U32,
+        more_offset: U32,
+    }
+}
+
+static JOINED: TypedKernel<JoinedGatherParams> = TypedKernel::wgsl(
+    "gather_joined",
+    &[PRELUDE, NAMED, portable!("gather_joined.wgsl")],
+    &[
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Read,
+        ArgAccess::Write,
+    ],
+    &["IN", "WIDENS"],
+);
+
 /// Lowering of `Gather`.
 pub(crate) static GATHERS: Lowering = Lowering {
     name: "gather",
     ops: &[OpKind::Gather],
-    kernels: &[&KERNEL.def],
+    kernels: &[&KERNEL.def, &JOINED.def],
     supports: always,
     lower,
 };
@@ -80,6 +106,64 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     let consts = [walk.bytes, walk.sizes.len() as u32];
     e.dispatch(&KERNEL, &consts, &[x.slot, idx.slot, y.slot], &params, grid);
     Ok(())
+}
+
+/// Lowers a gather of rows of two operands as the current node.
+pub(crate) fn lower_joined(
+    e: &mut LoweringCtx<'_>,
+    node: &Node,
+    of: &JoinedRows,
+) -> Result<(), CompileError> {
+    let Op::Gather(op) = &node.op else {
+        unreachable!("invariant: the group has a gather")
+    };
+    let idx = e.view(node.inputs[1]);
+    let axis_size = e.graph.ty(node.inputs[0]).shape[op.axis].clone();
+    e.check_data(&idx, CheckKind::Index, &axis_size)?;
+    let idx = e.dense(&idx)?;
+    let per = of.per;
+    let [x, more] = of.parts.map(|v| e.view(v));
+    let (x, more) = (in_words(e, &x, per)?, in_words(e, &more, per)?);
+    let y = e.result(0)?;
+    let shape = x.layout.shape();
+    let [outer, inner] = [&shape[..op.axis], &shape[op.axis + 1..]].map(|sizes| e.numel(sizes));
+    let inner = words_of(per, inner);
+    let named = e.numel(idx.layout.shape());
+    let numel = product(e, &[outer, named, inner]);
+    let params = JoinedGatherParams {
+        numel,
+        named,
+        inner,
+        len: e.num(&shape[op.axis]),
+        more_len: e.num(&more.layout.shape()[op.axis]),
+        offset: words_of(per, e.offset(&x)),
+        more_offset: words_of(per, e.offset(&more)),
+    };
+    let grid = e.grid_of(numel, 256);
+    let consts = [code(x.dtype), u32::from(of.widens)];
+    let args = [x.slot, more.slot, idx.slot, y.slot];
+    e.dispatch(&JOINED, &consts, &args, &params, grid);
+    Ok(())
+}
+
+/// Number of words of `count` elements, `per` in each.
+fn words_of(per: u32, count: SymInt) -> SymInt {
+    match per {
+        1 => count,
+        _ => in_units(per, count),
+    }
+}
+
+/// The operand, dense and from a whole word of `per` elements on; a copy if it is not.
+fn in_words(e: &mut LoweringCtx<'_>, x: &SlotView, per: u32) -> Result<SlotView, CompileError> {
+    let dense = e.dense(x)?;
+    let offset = e.offset(&dense);
+    if per == 1 || are_whole(per, &[offset]) {
+        return Ok(dense);
+    }
+    let to = e.temp(dense.dtype, dense.layout.shape())?;
+    copy::emit(e, &dense, &to)?;
+    Ok(to)
 }
 
 /// The iteration space. For a dense data operand, there are three axes: all axes before the indexed
