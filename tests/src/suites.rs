@@ -22,6 +22,7 @@ mod onnx;
 mod parity;
 mod random;
 mod rng_state;
+mod row_counts;
 mod row_ops;
 mod scatter;
 mod special_values;
@@ -76,6 +77,7 @@ pub const SUITES: &[TestSuite] = &[
     suite("ones", long_sums::tests),
     suite("special", special_values::tests),
     suite("rows", row_ops::tests),
+    suite("counts", row_counts::tests),
     suite("huge", large_tensors::tests),
     suite("models", models::tests),
     suite("gradients", gradients::tests),
