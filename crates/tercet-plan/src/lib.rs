@@ -102,7 +102,7 @@ pub mod internals {
             PrepackedAShape, PrepackedASplit, ROW_BLOCKS,
         };
         pub use crate::lowerings::matmul::skinny_shared_mem::{
-            ALL as SHARED_MEM_KERNELS, FAT, SLIM, STEP_ROW, SharedMemPipeline,
+            REGISTERS, STEP_ROW, SharedMemPipeline,
         };
         pub use crate::lowerings::tiles::{TileChoice, TileProblem, WorkgroupTile};
     }

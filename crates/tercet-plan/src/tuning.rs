@@ -6,7 +6,7 @@
 //! ```text
 //! tercet tuning 2
 //! matmul/f16/nn 4096x4096x4096 128x256x64/block256
-//! rows/f32/q4_k 8x14336x4096 few_rows_streamed
+//! rows/f32/f16nt 8x14336x4096 few_rows_streamed
 //! without coop,conv=rows
 //! force attention=tiles
 //! ```

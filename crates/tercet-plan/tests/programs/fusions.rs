@@ -220,12 +220,6 @@ fn one_row_takes_its_norm_its_gate_and_its_sum_by_the_way() {
     let program = planned(&feed_forward(false).expect("a graph"));
     let one = ["gemv_held_activated", "gemv_held"];
     assert_eq!(played(&program, 1), one, "{program}");
-    let few = [
-        "norm_vectors",
-        "few_rows_streamed_q4_k",
-        "few_rows_streamed_q4_k",
-    ];
-    assert_eq!(played(&program, 8), few, "{program}");
     // Rows are prepacked before each matmul; the norm stores its rows prepacked.
     let dozens = [
         "norm_lay",
@@ -233,14 +227,18 @@ fn one_row_takes_its_norm_its_gate_and_its_sum_by_the_way() {
         "lay_rows",
         "few_rows_laid_q4_k",
     ];
-    assert_eq!(played(&program, 64), dozens, "{program}");
-    // A server may run 20 rows in place of 60, because they give the same bits.
+    for rows in [8, 64] {
+        assert_eq!(played(&program, rows), dozens, "{program}");
+    }
+    // A server may run 2 rows in place of 60, because they give the same bits.
     let variants = |rows| {
         let switches = program.shape_switches.iter();
         switches.map(|s| s.variant_for(rows)).collect::<Vec<_>>()
     };
-    assert_eq!(variants(20), variants(60));
-    assert_ne!(variants(10), variants(20));
+    for rows in [2, 8, 9, 20] {
+        assert_eq!(variants(rows), variants(60));
+    }
+    assert_ne!(variants(1), variants(2));
     let graph = feed_forward(false).expect("a graph");
     let options = CompileOptions::new().bound("s", 64);
     let without_lanes = DeviceCaps {
@@ -304,4 +302,45 @@ fn weights_are_decoded_behind_the_product_before() {
 fn a_norm_that_something_else_reads_is_a_step() {
     let program = planned(&feed_forward(true).expect("a graph"));
     assert_eq!(played(&program, 1)[0], "norm_vectors", "{program}");
+}
+
+/// Rows of two results in F16, gathered after they are joined, and cast to F32.
+fn joined(is_read: bool, axis: usize) -> Result<Graph, OpError> {
+    let mut g = Graph::new();
+    let part = |g: &mut Graph, name, rows| {
+        let x = g.input(name, Type::new(DType::F16, [1, rows, 4, 64]))?;
+        let x = g.mul(x, x)?;
+        g.reshape(x, [1, rows, 256])
+    };
+    let (x, more) = (part(&mut g, "x", 8)?, part(&mut g, "more", 5)?);
+    let all = g.concat(&[x, more], 1)?;
+    let rows = g.input("rows", Type::new(DType::I32, [7]))?;
+    let y = g.gather(all, rows, axis)?;
+    let y = g.cast(y, DType::F32)?;
+    g.output("y", y)?;
+    if is_read {
+        g.output("all", all)?;
+    }
+    Ok(g)
+}
+
+#[test]
+fn joined_rows_are_gathered_from_both_operands_and_cast() {
+    let names = |program: &GpuProgram| -> Vec<String> {
+        let kernels = program.kernels.iter();
+        let name =
+            |k: &tercet_plan::KernelInstance| k.name.split(' ').next().unwrap_or("").to_string();
+        kernels.map(name).collect()
+    };
+    let fused = names(&planned(&joined(false, 1).expect("a graph")));
+    assert!(
+        fused.iter().any(|name| name == "gather_joined"),
+        "{fused:?}"
+    );
+    let has_copies = |names: &[String]| names.iter().any(|name| name.starts_with("concat"));
+    assert!(!has_copies(&fused) && fused.len() == 4, "{fused:?}");
+    for (is_read, axis) in [(true, 1), (false, 2)] {
+        let apart = names(&planned(&joined(is_read, axis).expect("a graph")));
+        assert!(has_copies(&apart), "{apart:?}");
+    }
 }

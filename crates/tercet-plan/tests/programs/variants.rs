@@ -9,14 +9,13 @@ use tercet_plan::{
 
 const SIZES: [usize; 3] = [8, 14336, 4096];
 
-/// A matmul of eight activation rows with quantized weights.
+/// A matmul of eight activation rows with F16 weights.
 fn few_rows() -> Result<Graph, OpError> {
     let [m, n, k] = SIZES;
-    let bytes = Scheme::Q4K.row_bytes(k).expect("whole blocks");
     let mut g = Graph::new();
     let x = g.input("x", Type::new(DType::F32, [m, k]))?;
-    let w = g.param("w", Type::new(DType::U8, [n, bytes]))?;
-    let y = g.dequant_matmul(x, w, Scheme::Q4K)?;
+    let w = g.param("w", Type::new(DType::F16, [n, k]))?;
+    let y = g.dequant_matmul(x, w, Scheme::F16)?;
     g.output("y", y)?;
     Ok(g)
 }
@@ -41,16 +40,12 @@ fn the_cheapest_variant_is_taken_and_says_why() {
     let line = listing.lines().last().expect("a line");
     let head = "      1 x dequant_mat_mul        few_rows_streamed (cost ";
     assert!(line.starts_with(head), "{line}");
-    for why in [
-        "; few_rows_held ",
-        "; row_held needs one row",
-        "; rows_quads ",
-    ] {
+    for why in ["; few_rows_held ", "; row needs one row", "; rows_wide "] {
         assert!(line.contains(why), "{line}");
     }
     // On other devices, the same weights use another variant.
     let program = planned(&DeviceCaps::laptop());
-    assert_eq!(taken(&program), ("rows_quads", false));
+    assert_eq!(taken(&program), ("rows_wide", false));
     let listing = explain(&program, "vulkan").listing;
     assert!(
         listing.contains("few_rows_held needs 2 to 8 rows"),
@@ -65,11 +60,11 @@ fn a_measurement_goes_before_costs_where_it_applies() {
         let caps = DeviceCaps::h200().tuned(TuningTable::new(vec![TuningEntry { key, variant }]));
         planned(&caps)
     };
-    let key = |sizes| TuningKey::rows(DType::F32, WeightLayout::Packed(Scheme::Q4K), sizes);
+    let key = |sizes| TuningKey::rows(DType::F32, WeightLayout::KMajor(DType::F16), sizes);
     let near = key([6, 14000, 5000]);
     let held = named(near.clone(), "few_rows_held");
     assert_eq!(taken(&held), ("few_rows_held", true));
-    assert!(held.kernels[0].name.starts_with("few_rows_q4_k"), "{held}");
+    assert!(held.kernels[0].name.starts_with("few_rows_f16"), "{held}");
     assert!(
         explain(&held, "vulkan")
             .listing
@@ -77,9 +72,9 @@ fn a_measurement_goes_before_costs_where_it_applies() {
     );
     // Entries that are ignored: unsupported or unknown variants, distant sizes, and other
     // computations.
-    let other = TuningKey::rows(DType::F16, WeightLayout::Packed(Scheme::Q4K), SIZES);
+    let other = TuningKey::rows(DType::F16, WeightLayout::KMajor(DType::F16), SIZES);
     for (key, variant) in [
-        (near.clone(), "row_held"),
+        (near.clone(), "row"),
         (near, "no such variant"),
         (key([8, 2048, 2048]), "few_rows_held"),
         (other, "few_rows_held"),
@@ -179,7 +174,7 @@ fn a_forced_variant_is_taken_and_a_forbidden_one_is_not() {
         "{listing}"
     );
     // A measurement goes below a switch.
-    let key = TuningKey::rows(DType::F32, WeightLayout::Packed(Scheme::Q4K), SIZES);
+    let key = TuningKey::rows(DType::F32, WeightLayout::KMajor(DType::F16), SIZES);
     let variant = "few_rows_streamed".to_string();
     let table = TuningTable::new(vec![TuningEntry { key, variant }]);
     let caps = switched("", "rows=few_rows_held")
@@ -193,7 +188,7 @@ fn a_forced_variant_is_taken_and_a_forbidden_one_is_not() {
 
 #[test]
 fn a_choice_that_leaves_no_kernel_is_refused_with_what_there_is() {
-    let e = compiled("", "rows=row_held").expect_err("it needs one row");
+    let e = compiled("", "rows=row").expect_err("it needs one row");
     let CompileError::Switch(SwitchError::Unsupported {
         reason, available, ..
     }) = &e

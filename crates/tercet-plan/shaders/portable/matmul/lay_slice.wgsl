@@ -26,13 +26,12 @@ const GROUPS: u32 = ROWS / 8u;
 const HAS_MINIMA: bool = ORDER == 3u;
 const SUM_UNIT: f32 = 64.0;
 
-var<workgroup> sizes: array<u32, WORKGROUP>;
-var<workgroup> pair_sums: array<vec2<f32>, WORKGROUP>;
+var<workgroup> sizes: array<vec4<u32>, WORKGROUP / 4u>;
+var<workgroup> pair_sums: array<f32, WORKGROUP>;
 
 fn first_at(step: u32, t: u32) -> u32 {
     switch ORDER {
         case 1u: { return 32u * step + 4u * t; }
-        case 3u: { return 128u * (step / 4u) + 64u * (t / 2u) + 16u * (t % 2u) + 4u * (step % 4u); }
         case 4u: { return 128u * (step / 4u) + 16u * (step % 4u) + 4u * t; }
         default: { return 32u * step + 8u * t; }
     }
@@ -41,7 +40,6 @@ fn first_at(step: u32, t: u32) -> u32 {
 fn next_after() -> u32 {
     switch ORDER {
         case 1u: { return 16u; }
-        case 3u: { return 32u; }
         case 4u: { return 64u; }
         default: { return 4u; }
     }
@@ -99,15 +97,16 @@ fn lay_slice(row: u32, slice: u32, is_some: bool, local: u32, first: vec4<f32>, 
     for (var i = 0u; i < 4u; i += 1u) {
         size = max(size, max(magnitude(x[i]), magnitude(next[i])));
     }
-    sizes[local] = size;
-    for (var other = TEAM / 2u; other > 0u; other /= 2u) {
-        workgroupBarrier();
-        if own < other {
-            sizes[local] = max(sizes[local], sizes[local + other]);
-        }
-    }
+    // The last slice's sizes were read before the barrier of its sums.
+    sizes[local / 4u][local % 4u] = size;
     workgroupBarrier();
-    size = sizes[local - own];
+    let first_size = (local - own) / 4u;
+    var most = vec4<u32>();
+    for (var i = 0u; i < TEAM / 4u; i += 1u) {
+        most = max(most, sizes[first_size + i]);
+    }
+    size = max(max(most.x, most.y), max(most.z, most.w));
+    workgroupBarrier();
     let is_finite = size < 0x7f800000u;
     var unit = 1.0;
     if IS_SCALED {
@@ -142,15 +141,15 @@ fn lay_slice(row: u32, slice: u32, is_some: bool, local: u32, first: vec4<f32>, 
         }
     }
     if HAS_MINIMA {
-        pair_sums[local] = vec2<f32>((x.x + x.y) + (x.z + x.w), (next.x + next.y) + (next.z + next.w)) / SUM_UNIT;
+        pair_sums[local] = (((x.x + x.y) + (x.z + x.w)) + ((next.x + next.y) + (next.z + next.w))) / SUM_UNIT;
         workgroupBarrier();
-        // The elements of two lanes in four steps share a minimum.
-        if is_some && (own & 13u) == 0u {
+        // The elements of a step share a minimum; a pair of steps has a place.
+        if is_some && own % 8u == 0u {
             var sum = vec2<f32>();
             for (var i = 0u; i < 4u; i += 1u) {
-                sum += pair_sums[local + 4u * i] + pair_sums[local + 4u * i + 1u];
+                sum += vec2<f32>(pair_sums[local + i], pair_sums[local + 4u + i]);
             }
-            let to = p.sums_at + (place * 4u + 2u * (step / 4u) + t / 2u) * 2u;
+            let to = p.sums_at + (place * 4u + own / 8u) * 2u;
             laid[to] = halves_of(first_of(sum.x), first_of(sum.y));
             laid[to + 1u] = halves_of(second_of(sum.x), second_of(sum.y));
         }

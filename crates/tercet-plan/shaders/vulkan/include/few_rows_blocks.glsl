@@ -1,4 +1,4 @@
-// Weight blocks of 32 weights with an F16 scale, for skinny GEMM. The WORDS of a lane are a quarter
+// Weight blocks of 32 weights with an F16 scale, for small-M GEMM with prepacked activations. The WORDS of a lane are a quarter
 // of a block.
 
 HEAD head_u;

@@ -127,6 +127,8 @@ uvec4 held[IS_STAGED ? 1 : GROUPS * NUMBERS];
 vec2 units[IS_STAGED ? 1 : GROUPS];
 RIGHT right;
 SUMS products[GROUPS];
+// This lane's sums of a slice, and of all slices.
+vec4 slice_sums[GROUPS];
 vec4 sums[GROUPS];
 // Offsets of the subgroup's current stage, and of its scales.
 uint stage_at;
@@ -141,8 +143,7 @@ const uint MATRICES = 2 * STEPS;
 RIGHT high[MATRICES];
 RIGHT low[MATRICES];
 SUMS products;
-// This lane's sums of a tile in a slice, and the scale of A in its two columns. A negative scale
-// marks a row with infinity or NaN.
+// This lane's sums of a tile in a slice, and the scale of A in its two columns.
 vec4 sums;
 vec2 units;
 #endif
@@ -218,8 +219,15 @@ vec2 unit_of(const uint i) { return IS_STAGED ? stage_units[units_from + 4u * i]
 // Adds the products, multiplied by the scales of rows g and g + 8.
 void add_products(float u, float v) {
     [[unroll]] for (uint i = 0u; i < GROUPS; i++) {
-        vec4 scaled = vec4(products[i][0], products[i][1], products[i][2], products[i][3]) * vec4(u, u, v, v);
-        sums[i] += scaled * abs(unit_of(i)).xyxy;
+        slice_sums[i] = fma(vec4(products[i][0], products[i][1], products[i][2], products[i][3]), vec4(u, u, v, v), slice_sums[i]);
+    }
+}
+
+// Adds the sums of a slice, multiplied by the scales of A.
+void add_slice() {
+    [[unroll]] for (uint i = 0u; i < GROUPS; i++) {
+        sums[i] = fma(slice_sums[i], abs(unit_of(i)).xyxy, sums[i]);
+        slice_sums[i] = vec4(0.0);
     }
 }
 #else

@@ -11,12 +11,6 @@
 //     X_FIRST, X_SECOND                 the two pairs of a lane in four elements;
 //     take_step(step, u, v, slice)      adds the products of a step.
 //
-// With HAS_MINIMA it also defines
-//
-//     note(step, x, next), end_hold(is_finite)    other data computed from elements of A;
-//     end_slice(place)                  adds terms that belong to no step, and the float fallback for rows that
-//                                       have an infinity or NaN in the slice.
-//
 // A subgroup processes SLICE of k in 8 steps. The subgroup keeps these elements of A in registers
 // and iterates over the TILES of its workgroup, prefetching the words of the next tile. The THREADS
 // / 32 subgroups process adjacent slices, ROUNDS times. Shared memory reduces the sums of the
@@ -24,18 +18,6 @@
 
 // Steps of weights in flight.
 const uint AHEAD = 4;
-
-#ifdef HAS_MINIMA
-const bool MARKS_INFINITE = true;
-#else
-const bool MARKS_INFINITE = false;
-
-void note(const uint step, vec4 x, vec4 next) {}
-
-void end_hold(bool is_finite) {}
-
-void end_slice(Place place) {}
-#endif
 
 const uint SUBGROUPS = THREADS / 32;
 // Row pitch of the partial sums of a tile, padded against bank conflicts; there is a row per row of
@@ -113,15 +95,12 @@ void hold(uint slice) {
     float scale = 1.0;
     float unit = 1.0;
     bool is_finite = true;
-    if (A_TYPE != F16 || MARKS_INFINITE) {
+    if (A_TYPE != F16) {
         uint size = size_of(slice);
         is_finite = size < 0x7f800000u;
-        if (A_TYPE != F16) {
-            uint exponent = max(size >> 23, 15u);
-            scale = uintBitsToFloat((268u - exponent) << 23);
-            unit = uintBitsToFloat((exponent - 14u) << 23);
-        }
-        unit = MARKS_INFINITE && !is_finite ? -1.0 : unit;
+        uint exponent = max(size >> 23, 15u);
+        scale = uintBitsToFloat((268u - exponent) << 23);
+        unit = uintBitsToFloat((exponent - 14u) << 23);
     }
     uint first = 2u * t % ROWS;
     units = vec2(subgroupShuffle(unit, first * 4u), subgroupShuffle(unit, first * 4u + 4u));
@@ -134,10 +113,8 @@ void hold(uint slice) {
         vec4 next = x_four(from + x_at(s, t) + X_NEXT) * scale;
         keep(2u * s, x.X_FIRST, x.X_SECOND, is_finite);
         keep(2u * s + 1u, next.X_FIRST, next.X_SECOND, is_finite);
-        note(s, x, next);
         from += floatBitsToUint(next.w) & hidden;
     }
-    end_hold(is_finite);
 }
 
 float element_of(uint word, uint at, uint type) {
@@ -199,7 +176,7 @@ void store(uint first, uint tiles) {
 // Stores the sums of a tile, added to those of earlier rounds.
 void share(uint tile, uint round) {
     uint to = (gl_SubgroupID * PASS + tile) * SHARE + 2u * t * SHARE_ROW + g;
-    vec4 own = sums * abs(units).xyxy;
+    vec4 own = sums * units.xyxy;
     if (round > 0u) {
         own += vec4(shares[to], shares[to + SHARE_ROW], shares[to + 8u], shares[to + SHARE_ROW + 8u]);
     }
@@ -225,7 +202,6 @@ void take_slice(Place place, Place next) {
         }
         take_step(s, u, v, place.slice);
     }
-    end_slice(place);
 }
 
 void main() {

@@ -32,8 +32,26 @@ const uint CHUNK_STEPS = IS_STAGED ? CHUNK : STEPS;
 const uint COPIES = (STAGE_VECS + THREADS - 1) / THREADS;
 const uint STAGE_UNITS = PARTS * ROWS / 2;
 const uint CHUNKS = STEPS / CHUNK_STEPS;
+// Distance of the slices of a part of k. Parts take turns, so that the bytes of a row of W that are read
+// at a time are contiguous.
+const uint STRIDE = PARTS * SPLITS;
 // Rows that are stored at once.
 const uint STORED_ROWS = PASS * 8;
+
+// True if the weights of a whole slice are loaded ahead.
+const bool IS_SLICE_AHEAD = !IS_STAGED && AHEAD == LOADS;
+WORDS now_u[IS_SLICE_AHEAD ? LOADS : 1];
+WORDS now_v[IS_SLICE_AHEAD ? LOADS : 1];
+
+// Does nothing at run time. The compiler must assume that it uses the weights in flight; otherwise it
+// would move their loads down to the end of the slice.
+void ask_for_words() {
+    for (uint i = 0u; i < p.zero; i++) {
+        [[unroll]] for (uint j = 0u; j < LOADS; j++) {
+            pool[i * LOADS + j] = uvec2(bits_of(words_u[j]), bits_of(words_v[j]));
+        }
+    }
+}
 
 uint row_block;
 // First slice of the workgroup.
@@ -48,14 +66,14 @@ vec2 coming_units;
 void fetch(uint round, const uint chunk) {
     [[unroll]] for (uint i = 0u; i < COPIES; i++) {
         uint at = i * THREADS + gl_LocalInvocationIndex;
-        uint step = (first_slice + round * PARTS + at / PART_VECS) * STEPS + chunk * CHUNK;
+        uint step = (first_slice + round * STRIDE + at / PART_VECS) * STEPS + chunk * CHUNK;
         if (STAGE_VECS % THREADS == 0u || at < STAGE_VECS) {
             coming[i] = rows_vec[step * STEP_VECS + at % PART_VECS];
         }
     }
     uint at = gl_LocalInvocationIndex;
     if (at < STAGE_UNITS) {
-        uint slice = first_slice + round * PARTS + at / (ROWS / 2u);
+        uint slice = first_slice + round * STRIDE + at / (ROWS / 2u);
         uint from = p.units_at + slice * ROWS + 2u * (at % (ROWS / 2u));
         coming_units = vec2(rows_unit[from], rows_unit[from + 1u]);
     }
@@ -144,8 +162,8 @@ float sum_of(uint tile, uint i, uint column) {
 #ifdef HAS_MINIMA
     if (has_floats) {
         uint row = row_of(i);
-        for (uint part = 0u; part < PARTS * ROUNDS; part++) {
-            uint slice = first_slice + part;
+        for (uint i = 0u; i < PARTS * ROUNDS; i++) {
+            uint slice = first_slice + i / PARTS * STRIDE + i % PARTS;
             if (rows_unit[p.units_at + slice * ROWS + row % ROWS] < 0.0) {
                 sum += sum_floats(row, slice - row_block * p.slices, column_of(tile, column));
             }
@@ -173,12 +191,10 @@ void main() {
     }
     uint tile = gl_SubgroupID / PARTS;
     uint part = gl_SubgroupID % PARTS;
-    // Subgroups of a tile read neighboring slices, so that the bytes of a row that are read at a time are
-    // contiguous.
-    uint own_slice = split * PARTS * ROUNDS + part;
-    first_slice = row_block * p.slices + split * PARTS * ROUNDS;
+    uint own_slice = split * PARTS + part;
+    first_slice = row_block * p.slices + split * PARTS;
     Place place = place_of(first_tile + tile, own_slice);
-    Place next = place_of(first_tile + tile, own_slice + min(1u, ROUNDS - 1u) * PARTS);
+    Place next = place_of(first_tile + tile, own_slice + min(1u, ROUNDS - 1u) * STRIDE);
     head_u = load_head(place, 0u);
     head_v = load_head(place, 1u);
     [[unroll]] for (uint i = 0u; i < AHEAD; i++) {
@@ -189,6 +205,7 @@ void main() {
     HEAD next_v = load_head(next, 1u);
     [[unroll]] for (uint i = 0u; i < GROUPS; i++) {
         sums[i] = vec4(0.0);
+        slice_sums[i] = vec4(0.0);
     }
 #ifdef HAS_MINIMA
     if (gl_LocalInvocationIndex == 0u) {
@@ -204,13 +221,24 @@ void main() {
             ask(i, own_block + own_slice, i);
         }
     }
-    next_words(0u, place, next);
+    if (!IS_SLICE_AHEAD) {
+        next_words(0u, place, next);
+    }
     if (IS_STAGED) {
         put(0u);
         barrier();
     }
     for (uint round = 0u; round < ROUNDS; round++) {
-        Place after = place_of(first_tile + tile, own_slice + min(round + 2u, ROUNDS - 1u) * PARTS);
+        Place after = place_of(first_tile + tile, own_slice + min(round + 2u, ROUNDS - 1u) * STRIDE);
+        if (IS_SLICE_AHEAD) {
+            [[unroll]] for (uint i = 0u; i < LOADS; i++) {
+                now_u[i] = words_u[i];
+                now_v[i] = words_v[i];
+                words_u[i] = load_words(next, i, 0u);
+                words_v[i] = load_words(next, i, 1u);
+            }
+            ask_for_words();
+        }
         uint slice = own_block + place.slice;
         if (!IS_STAGED) {
             hold_units(slice);
@@ -228,7 +256,10 @@ void main() {
                 if (!IS_STAGED) {
                     hold(s, slice, own_block + next.slice);
                 }
-                if (s % SPAN == 0u && s % CHUNK_STEPS != 0u) {
+                if (IS_SLICE_AHEAD && s % SPAN == 0u) {
+                    u = arranged(now_u[s / SPAN]);
+                    v = arranged(now_v[s / SPAN]);
+                } else if (s % SPAN == 0u && s % CHUNK_STEPS != 0u) {
                     next_words(s / SPAN, place, next);
                 }
                 take_step(s, u, v, place.slice);
@@ -236,11 +267,14 @@ void main() {
             // Compilers move loads down to their first use, but not across a barrier.
             if (chunk + 1u == CHUNKS) {
                 end_slice(place, slice);
+                add_slice();
                 head_u = next_u;
                 head_v = next_v;
                 next_u = load_head(after, 0u);
                 next_v = load_head(after, 1u);
-                next_words(0u, next, after);
+                if (!IS_SLICE_AHEAD) {
+                    next_words(0u, next, after);
+                }
             } else if (following % SPAN == 0u) {
                 next_words(following / SPAN, place, next);
             }

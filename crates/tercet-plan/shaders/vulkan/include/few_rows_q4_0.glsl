@@ -1,12 +1,7 @@
-// Q4_0 weights for skinny GEMM (few_rows_held.glsl and few_rows_streamed.glsl).
+// Q4_0 weights for small-M GEMM with prepacked activations (few_rows_laid.glsl).
 
-#ifdef STREAMED
 #define WORDS uvec4
-#define STREAM_AHEAD 1
 const uint SPAN = 4;
-#else
-#define WORDS uint
-#endif
 #define HEAD uvec4
 
 // Each block has 16 bytes of quantized values.
@@ -14,7 +9,6 @@ const uint CODE_VECS = 1;
 
 #include "few_rows_blocks.glsl"
 
-#ifdef STREAMED
 // Each lane loads a whole block: 16-byte loads use a quarter of the L1 throughput of word loads.
 uvec4 load_words(Place place, const uint load, const uint row) {
     uint block = place.slice * 8u + 4u * load + t;
@@ -35,27 +29,14 @@ uvec4 turned(uvec4 w) {
 }
 
 uvec4 arranged(uvec4 words) { return turned(words); }
-#else
-uint load_words(Place place, const uint step, const uint row) { return b[word_of(place, step, row)]; }
-#endif
-
-// Low nibbles are weights 0 to 15, high nibbles 16 to 31; bytes 0 and 2 form a pair.
-uint x_at(uint step, uint t) { return 32u * step + 4u * t; }
-const uint X_NEXT = 16;
-#define X_FIRST xz
-#define X_SECOND yw
 
 f16vec2 low_pair(uint w) { return about_1024(w, 0x000f000fu) - f16vec2(1032.0hf); }
 
 f16vec2 high_pair(uint w) { return fma(about_1024(w, 0x00f000f0u), f16vec2(0.0625hf), f16vec2(-72.0hf)); }
 
-#ifdef STREAMED
 void take_step(const uint step, uvec4 words, uvec4 next_words, uint slice) {
     uint u = words[step % 4u];
     uint v = next_words[step % 4u];
-#else
-void take_step(const uint step, uint u, uint v, uint slice) {
-#endif
     begin_products();
     fill_left(low_pair(u), low_pair(u >> 8), low_pair(v), low_pair(v >> 8));
     multiply(2u * step);
@@ -63,3 +44,5 @@ void take_step(const uint step, uint u, uint v, uint slice) {
     multiply(2u * step + 1u);
     add_products(scale_of(head_u, step, slice), scale_of(head_v, step, slice));
 }
+
+uint bits_of(WORDS words) { return words.x ^ words.y ^ words.z ^ words.w; }

@@ -1,49 +1,30 @@
-// Q4_K weights for skinny GEMM (few_rows_held.glsl and few_rows_streamed.glsl).
+// Q4_K weights for small-M GEMM with prepacked activations (few_rows_laid.glsl).
 //
-// A slice is one block. A quantized value times the 6-bit scale of its 32 weights is an integer
-// that F16 represents exactly. The sums of A that the minima multiply form a separate matrix.
+// A slice is one block. Quantized values are multiplied as subnormal F16 numbers, which take no arithmetic to
+// make, and the scale of 32 weights multiplies the sum of their products. The sums of A that the minima
+// multiply form a separate matrix, which the activation prepack computes.
 
 #define HAS_MINIMA
-#ifdef STREAMED
-#define WORDS uvec4
-#define SPAN 4
-#define STREAM_AHEAD 1
-#else
-#define WORDS uint
-#endif
+#define WORDS uvec2
+#define SPAN 2
 #define HEAD uvec4
 
 HEAD head_u;
 HEAD head_v;
-#ifndef LAID
-// Sums of A over the 32 weights of each scale: 8 sums per column, each as two F16 numbers.
-RIGHT x_sums;
-#endif
-// Divisor of these sums, against F16 overflow.
+// Divisor of the sums of A, against F16 overflow.
 const float SUM_UNIT = 64.0;
 
 uint block_of(uint slice) { return WHOLE == 1u ? slice : min(slice, p.blocks - 1u); }
 
 HEAD load_head(Place place, const uint row) { return b_vec[place.rows[row] / 16u + p.blocks * 8u + block_of(place.slice)]; }
 
-uint words_at(uint row, uint slice) { return row / 16u + block_of(slice) * 8u + t; }
+// 32 bytes contain two groups of 32 weights: the low and the high nibbles. A lane loads 8 bytes; a step
+// is a group.
+uint words_at(uint row, uint slice) { return row / 8u + block_of(slice) * 16u + t; }
 
-// A lane loads 16 of 64 bytes; their words belong to four steps.
-#ifdef STREAMED
-uvec4 load_words(Place place, const uint load, const uint row) { return b_vec[place.words[row] + 4u * load]; }
+uvec2 load_words(Place place, const uint load, const uint row) { return b_pair[place.words[row] + 4u * load]; }
 
-uvec4 arranged(uvec4 words) { return words; }
-#else
-uint load_words(Place place, const uint step, const uint row) {
-    return b_vec[place.words[row] + step / 4u * 4u][step % 4u];
-}
-#endif
-
-// 32 bytes contain 64 weights: low nibbles the first 32, high nibbles the other 32.
-uint x_at(uint step, uint t) { return 128u * (step / 4u) + 64u * (t / 2u) + 16u * (t % 2u) + 4u * (step % 4u); }
-const uint X_NEXT = 32;
-#define X_FIRST xz
-#define X_SECOND yw
+uvec2 arranged(uvec2 words) { return words; }
 
 // Scales of two groups of 32 weights, then their minima, one per byte. The first two pairs of
 // groups use 6 bits of the second and third word. The other pairs use the nibbles of the last word,
@@ -62,97 +43,35 @@ uint six_bits(HEAD head, uint pair) {
 
 vec2 bytes_of(uint word) { return vec2(float(word & 0xffu), float(word >> 8 & 0xffu)); }
 
-// Factors of a row's pairs for low and high nibbles, and the offsets that cancel the added 1024.
-struct Factors {
-    f16vec2 low;
-    f16vec2 high;
-    f16vec2 less_low;
-    f16vec2 less_high;
-};
-Factors factors_u;
-Factors factors_v;
-
-Factors factors_of(HEAD head, const uint half_block) {
-    vec2 scales = bytes_of(six_bits(head, 2u * half_block + t / 2u));
-    f16vec2 low = f16vec2(scales.xx);
-    f16vec2 high = f16vec2(scales.yy * 0.0625);
-    return Factors(low, high, f16vec2(scales.xx * -1024.0), f16vec2(scales.yy * -64.0));
+// Scales of all groups of a row, one per byte.
+uvec2 scales_of(HEAD head) {
+    return uvec2(head.y & 0x3f3f3f3fu, (head.w & 0x0f0f0f0fu) | (head.y >> 2 & 0x30303030u));
 }
 
-f16vec2 low_pair(uint w, Factors f) { return fma(about_1024(w, 0x000f000fu), f.low, f.less_low); }
+// Factor of the products of a group. Quantized values are subnormal F16 numbers: multiples of 2^-24, or
+// of 2^-20 in high nibbles. The integer in the fraction bits of 2^23 needs no conversion.
+float factor_of(HEAD head, uvec2 scales, const uint group) {
+    float unit = unpackHalf2x16(head.x).x * (group % 2u == 0u ? 16777216.0 : 1048576.0);
+    uint code = bitfieldExtract(scales[group / 4u], int(group % 4u * 8u), 8);
+    return fma(uintBitsToFloat(0x4b000000u | code), unit, -8388608.0 * unit);
+}
 
-f16vec2 high_pair(uint w, Factors f) { return fma(about_1024(w, 0x00f000f0u), f.high, f.less_high); }
+void fill_codes(uint u, uint v, const uint mask) {
+    fill_left(halves(u & mask), halves(u >> 8 & mask), halves(v & mask), halves(v >> 8 & mask));
+}
 
-void take_word(const uint step, uint u, uint v, uint slice) {
-    if (step % 4u == 0u) {
-        factors_u = factors_of(head_u, step / 4u);
-        factors_v = factors_of(head_v, step / 4u);
-        begin_products();
-    }
-    fill_left(low_pair(u, factors_u), low_pair(u >> 8, factors_u), low_pair(v, factors_v), low_pair(v >> 8, factors_v));
+void take_step(const uint step, uvec2 u, uvec2 v, uint slice) {
+    const uint mask = step % 2u == 0u ? 0x000f000fu : 0x00f000f0u;
+    begin_products();
+    fill_codes(u.x, v.x, mask);
     multiply(2u * step);
-    fill_left(high_pair(u, factors_u), high_pair(u >> 8, factors_u), high_pair(v, factors_v), high_pair(v >> 8, factors_v));
+    fill_codes(u.y, v.y, mask);
     multiply(2u * step + 1u);
-    if (step % 4u == 3u) {
-        bool is_some = WHOLE == 1u || slice < p.blocks;
-        add_products(is_some ? unpackHalf2x16(head_u.x).x : 0.0, is_some ? unpackHalf2x16(head_v.x).x : 0.0);
-    }
+    bool is_some = WHOLE == 1u || slice < p.blocks;
+    float scale_u = factor_of(head_u, scales_of(head_u), step);
+    float scale_v = factor_of(head_v, scales_of(head_v), step);
+    add_products(is_some ? scale_u : 0.0, is_some ? scale_v : 0.0);
 }
-
-#ifdef STREAMED
-void take_step(const uint step, uvec4 u, uvec4 v, uint slice) { take_word(step, u[step % 4u], v[step % 4u], slice); }
-#else
-void take_step(const uint step, uint u, uint v, uint slice) { take_word(step, u, v, slice); }
-#endif
-
-float sum_of_four(vec4 x) { return (x.x + x.y) + (x.z + x.w); }
-
-#ifdef LAID
-// The activation prepack computes the sums of A.
-#elif defined(STREAMED)
-// Sums of A as matrix operands: the first and the second F16 numbers of two scale groups, stored by
-// the lane of that pair.
-shared uvec2 stage_sums[2 * PARTS * 32];
-
-// If a chunk is half a block, its two pairs use the first two slots.
-void note(uint stage, vec4 x, vec4 next, bool is_finite) {
-    vec2 found = vec2(sum_of_four(x), sum_of_four(next)) / SUM_UNIT;
-    found += subgroupShuffleXor(found, 1u);
-    found += subgroupShuffleXor(found, 4u);
-    found += subgroupShuffleXor(found, 8u);
-    if (writer_step % 4u == 0u && t % 2u == 0u) {
-        uint first = packFloat2x16(f16vec2(first_of(found)));
-        uint second = packFloat2x16(second_of(found, is_finite));
-        stage_sums[stage * 32u + 4u * writer_row + 2u * (writer_step / 4u) + t / 2u] = uvec2(first, second);
-    }
-}
-#else
-// Sums of A for low and for high nibbles, in each half of the block.
-vec2 found[2];
-
-void note(const uint step, vec4 x, vec4 next) {
-    vec2 more = vec2(sum_of_four(x), sum_of_four(next));
-    found[step / 4u] = step % 4u == 0u ? more : found[step / 4u] + more;
-}
-
-// A lane has half of the 64 weights of a pair, in each half of the block, and needs the sums of
-// pair t.
-void end_hold(bool is_finite) {
-    [[unroll]] for (uint h = 0u; h < 2u; h++) {
-        found[h] += subgroupShuffleXor(found[h], 1u);
-        found[h] = subgroupShuffle(found[h], 4u * g + 2u * (t % 2u));
-    }
-    vec2 own = (t < 2u ? found[0] : found[1]) / SUM_UNIT;
-    // With HAS_LOW_ROWS, lanes of the upper rows have second numbers, and contribute no sums here.
-    bool is_own = !(HAS_LOW_ROWS && g >= 4u);
-    f16vec2 u = f16vec2(is_own ? first_of(own) : vec2(0.0));
-    f16vec2 v = second_of(own, is_finite && is_own);
-    x_sums[0] = u.x;
-    x_sums[1] = u.y;
-    x_sums[2] = v.x;
-    x_sums[3] = v.y;
-}
-#endif
 
 // Minima, multiplied by -SUM_UNIT.
 f16vec2 minima_of(HEAD head) { return f16vec2(bytes_of(six_bits(head, t) >> 16) * -SUM_UNIT); }
@@ -173,7 +92,6 @@ float x_one(uint row, uint k) {
     return A_TYPE == F32 ? uintBitsToFloat(word) : A_TYPE == F16 ? f16_to_f32(bits) : bf16_to_f32(bits);
 }
 
-#ifdef LAID
 // Float fallback for infinity and NaN: separate sums for scales and minima would yield inf - inf.
 // The prepack stores such slices of rows as zeros. Returns the products of a slice of a row of A with
 // the row of W at byte `column`.
@@ -201,54 +119,5 @@ void end_slice(Place place, uint slice) {
     }
     add_products(least_u, least_v);
 }
-#else
-// Float fallback for infinity and NaN: separate sums for scales and minima would yield inf - inf.
-void sum_floats(Place place, uint from, uint to) {
-    uint block = block_of(place.slice);
-    for (uint column = 0u; column < 2u; column++) {
-        uint row = 2u * t + column;
-        if (units[column] > 0.0) {
-            continue;
-        }
-        vec2 own = vec2(0.0);
-        for (uint i = from; i < to && row < p.m && place.slice < p.blocks; i++) {
-            float x = x_one(row, place.slice * SLICE + i);
-            own += x * vec2(weight_of(place.rows.x, head_u, block, i), weight_of(place.rows.y, head_v, block, i));
-        }
-        sums[column] = own.x;
-        sums[2u + column] = own.y;
-    }
-}
 
-// Adds the terms of the minima, and the float fallback for elements `from` to `to` of the block.
-void add_minima(Place place, uint from, uint to) {
-    bool is_some = WHOLE == 1u || place.slice < p.blocks;
-    f16vec2 u = minima_of(head_u);
-    f16vec2 v = minima_of(head_v);
-    fill_left(u, u, v, v);
-    products = coopMatMulAdd(left, x_sums, SUMS(0.0));
-    add_products(is_some ? unpackHalf2x16(head_u.x).y : 0.0, is_some ? unpackHalf2x16(head_v.x).y : 0.0);
-    if (min(units.x, units.y) < 0.0) {
-        sum_floats(place, from, to);
-    }
-}
-
-#ifdef STREAMED
-void end_chunk(const uint chunk, Place place, uint stage) {
-    // Rows that contain second numbers have no sums.
-    bool is_half = CHUNK < STEPS;
-    bool has_sums = g < ROWS && (!is_half || t / 2u == chunk);
-    uvec2 words = has_sums ? stage_sums[stage * 32u + 4u * g + (is_half ? t % 2u : t)] : uvec2(0u);
-    f16vec2 u = halves(words.x);
-    f16vec2 v = halves(words.y);
-    x_sums[0] = u.x;
-    x_sums[1] = u.y;
-    x_sums[2] = v.x;
-    x_sums[3] = v.y;
-    uint from = chunk * CHUNK * STEP_LEN;
-    add_minima(place, from, from + CHUNK * STEP_LEN);
-}
-#else
-void end_slice(Place place) { add_minima(place, 0u, SLICE); }
-#endif
-#endif
+uint bits_of(WORDS words) { return words.x ^ words.y; }

@@ -1,8 +1,7 @@
-// Q6_K weights for skinny GEMM (few_rows_held.glsl and few_rows_streamed.glsl).
+// Q6_K weights for small-M GEMM with prepacked activations (few_rows_laid.glsl).
 //
 // A slice is one block.
 
-#ifdef STREAMED
 // Low bits of four steps, and high bits, which are shared by steps two apart.
 struct Words {
     uvec4 low;
@@ -10,11 +9,6 @@ struct Words {
 };
 #define WORDS Words
 #define SPAN 4
-#define STREAM_AHEAD 1
-#else
-// Low bits and high bits.
-#define WORDS uvec2
-#endif
 #define HEAD Head
 
 // Scales of 16 weights each, and the F16 scale that multiplies them.
@@ -38,7 +32,6 @@ HEAD load_head(Place place, const uint row) {
 
 uint words_at(uint row, uint slice) { return row / 4u + block_of(slice) * 32u + t; }
 
-#ifdef STREAMED
 // 64 bytes of low bits and 32 bytes of high bits contain 128 weights.
 Words load_words(Place place, const uint load, const uint row) {
     uint low = place.words[row] + 16u * load;
@@ -47,20 +40,6 @@ Words load_words(Place place, const uint load, const uint row) {
 }
 
 Words arranged(Words words) { return words; }
-#else
-// 16 bytes of low bits per step. 32 bytes of high bits belong to 128 weights, and steps two apart
-// share them.
-uvec2 load_words(Place place, const uint step, const uint row) {
-    uint high = place.rows[row] / 4u + p.blocks * 32u + block_of(place.slice) * 16u + t;
-    return uvec2(b[place.words[row] + 4u * step], b[high + step / 4u * 8u + step % 2u * 4u]);
-}
-#endif
-
-// Of 128 weights, low nibbles of 64 bytes are weights 0 to 63, high nibbles the other 64.
-uint x_at(uint step, uint t) { return 128u * (step / 4u) + 16u * (step % 4u) + 4u * t; }
-const uint X_NEXT = 64;
-#define X_FIRST xz
-#define X_SECOND yw
 
 // Quantized values plus 32. The top two bits of a value are bits `at` and `at` + 1 of a byte of
 // `high_bits`.
@@ -89,10 +68,8 @@ void take_words(const uint step, uvec2 u, uvec2 v) {
     take_group(2u * step + 1u, codes_of(u.x >> 4, u.y, at + 4u), codes_of(v.x >> 4, v.y, at + 4u), group + 4u);
 }
 
-#ifdef STREAMED
 uvec2 words_of(Words words, const uint step) { return uvec2(words.low[step % 4u], words.high[step % 2u]); }
 
 void take_step(const uint step, Words u, Words v, uint slice) { take_words(step, words_of(u, step), words_of(v, step)); }
-#else
-void take_step(const uint step, uvec2 u, uvec2 v, uint slice) { take_words(step, u, v); }
-#endif
+
+uint bits_of(WORDS words) { return words.low.x ^ words.low.y ^ words.low.z ^ words.low.w ^ words.high.x ^ words.high.y; }

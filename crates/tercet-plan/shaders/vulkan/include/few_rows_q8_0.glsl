@@ -1,8 +1,7 @@
-// Q8_0 weights for skinny GEMM (few_rows_held.glsl and few_rows_streamed.glsl).
+// Q8_0 weights for small-M GEMM with prepacked activations (few_rows_laid.glsl).
 
 #define WORDS uvec2
 #define SPAN 1
-#define STREAM_AHEAD 8
 #define HEAD uvec4
 
 // Each block has 32 bytes of quantized values.
@@ -15,11 +14,6 @@ uvec2 load_words(Place place, const uint step, const uint row) { return b_pair[w
 uvec2 arranged(uvec2 words) { return words; }
 
 // Bytes 0 and 2 of a word form a pair.
-uint x_at(uint step, uint t) { return 32u * step + 8u * t; }
-const uint X_NEXT = 4;
-#define X_FIRST xz
-#define X_SECOND yw
-
 // The stored bytes are the quantized values plus 128.
 f16vec2 pair_of(uint w) { return about_1024(w, 0x00ff00ffu) - f16vec2(1152.0hf); }
 
@@ -33,3 +27,5 @@ void take_step(const uint step, uvec2 u, uvec2 v, uint slice) {
     multiply(2u * step + 1u);
     add_products(scale_of(head_u, step, slice), scale_of(head_v, step, slice));
 }
+
+uint bits_of(WORDS words) { return words.x ^ words.y; }

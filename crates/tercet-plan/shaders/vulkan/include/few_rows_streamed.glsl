@@ -12,26 +12,10 @@
 //     X_FIRST, X_SECOND                 the two pairs of a lane in four elements;
 //     take_step(step, u, v, slice)      adds the products of a step.
 //
-// With HAS_MINIMA it also defines
-//
-//     note(stage, x, next, is_finite)   stores other data computed from elements of A in a stage;
-//     end_chunk(chunk, place, stage)    adds terms that belong to no step, and the float fallback for rows that
-//                                       have an infinity or NaN in the chunk.
-//
 // A workgroup computes TILES of 16 rows of W, with one subgroup for each of the PARTS of k. A
 // subgroup processes ROUNDS slices of 8 steps, with AHEAD weight loads in flight. A is
 // double-buffered in shared memory, in fragment order: while CHUNK steps of each part are used, the
 // whole workgroup stages the next ones. Groups are flat over x and y.
-
-#ifdef HAS_MINIMA
-const bool MARKS_INFINITE = true;
-#else
-const bool MARKS_INFINITE = false;
-
-void note(uint stage, vec4 x, vec4 next, bool is_finite) {}
-
-void end_chunk(const uint chunk, Place place, uint stage) {}
-#endif
 
 // Pitch of a step of A: a vector per lane with the words of two matrices, padded against bank
 // conflicts.
@@ -97,21 +81,18 @@ void put(uint which) {
     vec4 next = floats_of(x_words[1]);
     float unit = 1.0;
     bool is_finite = true;
-    if (A_TYPE != F16 || MARKS_INFINITE) {
+    if (A_TYPE != F16) {
         uvec4 most = max(floatBitsToUint(x) & 0x7fffffffu, floatBitsToUint(next) & 0x7fffffffu);
         uint size = max(max(most.x, most.y), max(most.z, most.w));
         [[unroll]] for (uint lanes = 1u; lanes < CHUNK_LANES; lanes *= 2u) {
             size = max(size, subgroupShuffleXor(size, lanes));
         }
         is_finite = size < 0x7f800000u;
-        if (A_TYPE != F16) {
-            uint exponent = max(size >> 23, 15u);
-            float scale = uintBitsToFloat((268u - exponent) << 23);
-            x *= scale;
-            next *= scale;
-            unit = uintBitsToFloat((exponent - 14u) << 23);
-        }
-        unit = MARKS_INFINITE && !is_finite ? -1.0 : unit;
+        uint exponent = max(size >> 23, 15u);
+        float scale = uintBitsToFloat((268u - exponent) << 23);
+        x *= scale;
+        next *= scale;
+        unit = uintBitsToFloat((exponent - 14u) << 23);
     }
     uint stage = which * PARTS + writer_part;
     uint to = stage * STAGE_VECS + writer_step * STEP_VECS + 4u * writer_row + t;
@@ -123,7 +104,6 @@ void put(uint which) {
     if (gl_LocalInvocationIndex % CHUNK_LANES == 0u) {
         stage_units[stage * 8u + writer_row] = unit;
     }
-    note(stage, x, next, is_finite);
 }
 
 void fill_right(const uint at, uvec2 words) {
@@ -192,8 +172,7 @@ void take_chunk(const uint chunk, Place place, Place next, uint stage) {
     }
     uint first = stage * 8u + 2u * t % ROWS;
     units = vec2(stage_units[first], stage_units[first + 1u]);
-    end_chunk(chunk, place, stage);
-    total += sums * abs(units).xyxy;
+    total += sums * units.xyxy;
 }
 
 void main() {

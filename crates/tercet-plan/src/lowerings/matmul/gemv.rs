@@ -133,10 +133,7 @@ impl MultiRowGemv<'_> {
     }
 
     fn skinny_gemm(&self, e: &LoweringCtx<'_>) -> Result<Option<SkinnyGemm>, CompileError> {
-        match self.blocks {
-            Some(blocks) => SkinnyGemm::packed(e, self.product, blocks, self.max_rows),
-            None => SkinnyGemm::floats(e, self.product, self.max_rows),
-        }
+        SkinnyGemm::new(e, self.product, self.max_rows)
     }
 
     fn skinny_plan(

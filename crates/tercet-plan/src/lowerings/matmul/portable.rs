@@ -9,7 +9,7 @@ use super::gemv;
 use super::kernels::{CastF16Params, INTS, MatMulParams, NARROW};
 use super::product::{MatMulProblem, activation_code, min_size};
 use super::reduced_precision;
-use super::skinny_prepacked_a::{self, PrepackedASkinny};
+use super::skinny_prepacked_a::PrepackedASkinny;
 use crate::caps::MAX_SKINNY_ROWS;
 use crate::emit::{LoweringCtx, SlotView};
 use crate::lowerings::dequant::PackedWeights;
@@ -46,26 +46,24 @@ impl RowRange {
     }
 }
 
-/// Emits the kernels for a matmul. If the row count is symbolic, emits a shape switch over
-/// [`SKINNY_ROW_RANGES`], `others`, and tiles.
+/// Emits the kernels for a matmul. If the row count is symbolic, emits a shape switch over `ranges` and
+/// tiles.
 fn by_rows<'a>(
     e: &mut LoweringCtx<'a>,
     p: &MatMulProblem,
-    others: &[RowRange],
+    ranges: &[RowRange],
     mut way: impl FnMut(&mut LoweringCtx<'a>, RowRange) -> Result<(), CompileError>,
 ) -> Result<(), CompileError> {
     // No run has fewer rows than the minimum row count, so ranges below are skipped; only empty
     // matmuls have fewer, and every kernel supports them.
     let least = min_size(&p.m);
     let is_reached = |rows: &&RowRange| rows.max_rows().is_none_or(|most| most as usize >= least);
-    let all = SKINNY_ROW_RANGES.iter().chain(others).filter(is_reached);
-    let all: Vec<RowRange> = all.copied().collect();
+    let all: Vec<RowRange> = ranges.iter().filter(is_reached).copied().collect();
     let bounds: Vec<u32> = all.iter().filter_map(|rows| rows.max_rows()).collect();
-    let most = e.caps.device.rates.rows.max_register_rows;
-    // Small-M GEMM with staged rows splits k in the same way for each number of rows.
-    let is_staged = |rows: &RowRange| matches!(rows, RowRange::SmallM(n) if *n > most);
-    let first = all.iter().position(is_staged).unwrap_or(all.len());
-    let of_arm = |arm: usize| match all.get(arm).is_some_and(is_staged) {
+    // Small-M GEMM splits k in the same way for each number of rows.
+    let is_small = |rows: &RowRange| matches!(rows, RowRange::SmallM(_));
+    let first = all.iter().position(is_small).unwrap_or(all.len());
+    let of_arm = |arm: usize| match all.get(arm).is_some_and(is_small) {
         true => first as u32,
         false => arm as u32,
     };
@@ -324,7 +322,7 @@ pub(super) fn floats(
     }
     let p = &p;
     through_f32(e, p, y, |e, sums| {
-        by_rows(e, p, &[], |e, rows| {
+        by_rows(e, p, &SKINNY_ROW_RANGES, |e, rows| {
             let takes = match rows {
                 RowRange::UpTo(rows) => gemv::float_fused_ops(e, p, rows)?,
                 RowRange::Blocks(_) | RowRange::SmallM(_) => FusedOps::NOTHING,
@@ -355,17 +353,19 @@ pub(super) fn packed(
         norm: None,
         ..p.clone()
     };
-    let has_dozens = PrepackedASkinny::new(e, &bare, blocks, dozens)?.is_some();
-    let others: Vec<RowRange> = match has_dozens {
+    let has_dozens = PrepackedASkinny::fits(e, &bare, blocks, dozens)?;
+    let ranges: Vec<RowRange> = match has_dozens {
         true => {
-            let bounds = skinny_prepacked_a::ROW_BLOCKS.iter().copied();
-            let bounds = bounds.filter(|rows| *rows < dozens).chain([dozens]);
-            bounds.map(RowRange::SmallM).collect()
+            let bounds = PrepackedASkinny::row_bounds(dozens).map(RowRange::SmallM);
+            [RowRange::UpTo(1)].into_iter().chain(bounds).collect()
         }
-        false => vec![RowRange::Blocks(e.caps.device.rates.rows.block_rows)],
+        false => {
+            let blocks = RowRange::Blocks(e.caps.device.rates.rows.block_rows);
+            SKINNY_ROW_RANGES.into_iter().chain([blocks]).collect()
+        }
     };
     through_f32(e, p, y, |e, sums| {
-        by_rows(e, p, &others, |e, rows| {
+        by_rows(e, p, &ranges, |e, rows| {
             let takes = match rows {
                 RowRange::UpTo(rows) | RowRange::Blocks(rows) => gemv::packed_fused_ops(p, rows),
                 RowRange::SmallM(_) => FusedOps {

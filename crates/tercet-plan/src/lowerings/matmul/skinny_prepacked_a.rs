@@ -15,7 +15,7 @@ use tercet_ir::{CompileError, DType, Dim, Scheme};
 use super::coop::{self, ColumnRange};
 use super::portable::matmul_args;
 use super::product::MatMulProblem;
-use super::skinny::{BLOCK_LOAD, ROW_LOAD, SLICE, SUBGROUP, TILE, max_subgroups};
+use super::skinny::{ROW_LOAD, SLICE, SUBGROUP, TILE, max_subgroups};
 use crate::caps::DeviceCaps;
 use crate::emit::{LoweringCtx, SlotView};
 use crate::lowerings::dequant::PackedWeights;
@@ -97,16 +97,19 @@ macro_rules! laid_rows {
 laid_rows!(Q4_0 "_q4_0", Q8_0 "_q8_0", Q4_K "_q4_k", Q6_K "_q6_k");
 
 /// For each quantization scheme, its small-M GEMM kernel, its value of the constant `ORDER` of
-/// `lay_slice.wgsl`, and the loads of weights in flight per thread.
-static OF_SCHEMES: [(Scheme, &TypedKernel<SkinnyPrepackedAParams>, u32, u32); 4] = [
-    (Scheme::Q4_0, &Q4_0, 1, 1),
-    (Scheme::Q8_0, &Q8_0, 2, 8),
-    (Scheme::Q4K, &Q4_K, 3, 1),
-    (Scheme::Q6K, &Q6_K, 4, 1),
+/// `lay_slice.wgsl`, and the loads of weights in flight per thread: with activations in registers, and in
+/// shared memory.
+static OF_SCHEMES: [(Scheme, &TypedKernel<SkinnyPrepackedAParams>, u32, [u32; 2]); 4] = [
+    (Scheme::Q4_0, &Q4_0, 1, [1, 1]),
+    (Scheme::Q8_0, &Q8_0, 2, [8, 8]),
+    (Scheme::Q4K, &Q4_K, 3, [4, 2]),
+    (Scheme::Q6K, &Q6_K, 4, [1, 1]),
 ];
 
 /// Numbers of rows of a workgroup. Runs with at most this number of rows use a separate branch of the shape switch.
-pub const ROW_BLOCKS: [u32; 3] = [16, 32, 64];
+pub const ROW_BLOCKS: [u32; 4] = [8, 16, 32, 64];
+/// Alignment in bytes that loads of quantized blocks require.
+const BLOCK_LOAD: u64 = 16;
 /// Registers per thread: with at most 32 rows, and with more.
 const REGISTERS: [u32; 2] = [128, 240];
 /// 32-bit words that a slice of a row takes per F16 number of an element (`SLICE_WORDS`), and words
@@ -193,27 +196,30 @@ pub struct PrepackedAShape {
 
 impl PrepackedASplit {
     /// The split with the lowest estimated cost; `None` if shared memory is too small.
+    ///
+    /// The parts of k, and with them the bits of results, are those of the smallest block for each number of rows.
     pub fn new(caps: &DeviceCaps, shape: PrepackedAShape) -> Option<PrepackedASplit> {
+        let of_smallest = PrepackedAShape {
+            rows: ROW_BLOCKS[0],
+            ..shape
+        };
+        let most = if shape.can_split { MAX_SPLIT_K } else { 1 };
+        let smallest = PrepackedASplit::in_registers(caps, of_smallest, 1..=most)?;
+        let parts = smallest.parts..=smallest.parts;
         match shape.rows <= caps.device.rates.rows.max_register_rows {
-            true => PrepackedASplit::in_registers(caps, shape),
-            false => {
-                // The parts of k, and with them the bits of results, are those of the largest block.
-                let largest = ROW_BLOCKS[ROW_BLOCKS.len() - 1];
-                let of_largest = PrepackedAShape {
-                    rows: largest,
-                    ..shape
-                };
-                let splits = 1..=MAX_SPLIT_K.min(shape.k.div_ceil(SLICE) as u32);
-                let split = PrepackedASplit::staged(caps, of_largest, splits)?;
-                PrepackedASplit::staged(caps, shape, split.splits..=split.splits)
-            }
+            true => PrepackedASplit::in_registers(caps, shape, parts),
+            false => PrepackedASplit::staged(caps, shape, smallest.parts),
         }
     }
 
     /// The split with the lowest estimated cost if activations are in registers: few consecutive tiles per compute
     /// unit, and enough subgroups to saturate the unit. `None` if shared memory is too small for the partial sums of
     /// one subgroup.
-    fn in_registers(caps: &DeviceCaps, shape: PrepackedAShape) -> Option<PrepackedASplit> {
+    fn in_registers(
+        caps: &DeviceCaps,
+        shape: PrepackedAShape,
+        allowed: RangeInclusive<u32>,
+    ) -> Option<PrepackedASplit> {
         let groups = shape.rows / 8;
         let fit = caps.workgroup_bytes / (SHARE_BYTES * groups);
         let most = max_subgroups(caps, REGISTERS[0])
@@ -223,7 +229,8 @@ impl PrepackedASplit {
         let all = shape.n.div_ceil(TILE as usize);
         let mut best: Option<(f64, PrepackedASplit)> = None;
         for tiles in 1..=most {
-            for parts in 1..=MAX_SPLIT_K.min(most / tiles).min(slices as u32) {
+            let limit = (most / tiles).min(slices as u32);
+            for parts in allowed.clone().take_while(|parts| *parts <= limit) {
                 let rounds = slices.div_ceil(parts as usize);
                 let turns = all.div_ceil(tiles as usize).div_ceil(caps.units());
                 let taken = parts as usize * rounds;
@@ -250,13 +257,9 @@ impl PrepackedASplit {
         best.map(|(_, split)| split)
     }
 
-    /// The split with the lowest estimated cost if activations are in shared memory: as few tiles and slices per
-    /// compute unit as possible, as soon as the unit has some subgroups. `None` if shared memory is too small.
-    fn staged(
-        caps: &DeviceCaps,
-        shape: PrepackedAShape,
-        allowed: RangeInclusive<u32>,
-    ) -> Option<PrepackedASplit> {
+    /// The split with the lowest estimated cost if activations are in shared memory: as few tiles per compute unit as
+    /// possible, as soon as the unit has some subgroups. `None` if shared memory is too small.
+    fn staged(caps: &DeviceCaps, shape: PrepackedAShape, splits: u32) -> Option<PrepackedASplit> {
         let rates = &caps.device.rates.rows;
         let bytes = caps.workgroup_bytes.checked_sub(shape.rows * 8)?;
         let groups = shape.rows / 8;
@@ -266,40 +269,32 @@ impl PrepackedASplit {
         let chunk = [CHUNK, CHUNK / 2, 1]
             .into_iter()
             .find(|chunk| chunk * step <= bytes)?;
-        let slices = shape.k.div_ceil(SLICE);
         let all = shape.n.div_ceil(TILE as usize);
-        let splits = if shape.can_split { allowed } else { 1..=1 };
+        let rounds = shape.k.div_ceil(SLICE).div_ceil(splits as usize) as u32;
         let mut best: Option<(u32, PrepackedASplit)> = None;
         for tiles in 1..=most {
-            for splits in splits.clone() {
-                let rounds = slices.div_ceil(splits as usize) as u32;
-                let workgroups = all.div_ceil(tiles as usize) * splits as usize;
-                let turns = workgroups.div_ceil(caps.units()) as u32;
-                let subgroups = tiles.max(rates.min_prepacked_subgroups);
-                let joined = if splits > 1 { rates.split_k_slices } else { 0 };
-                let cost = turns
-                    .saturating_mul(subgroups * rounds)
-                    .saturating_add(joined);
-                let sums = |pass: &u32| tiles * pass * SHARE_BYTES <= bytes;
-                let passes = (0..=groups.ilog2()).map(|halvings| groups >> halvings);
-                let Some(pass) = passes
-                    .filter(|pass| groups.is_multiple_of(*pass))
-                    .find(sums)
-                else {
-                    continue;
+            let workgroups = all.div_ceil(tiles as usize) * splits as usize;
+            let turns = workgroups.div_ceil(caps.units()) as u32;
+            let cost = turns.saturating_mul(tiles.max(rates.min_prepacked_subgroups));
+            let sums = |pass: &u32| tiles * pass * SHARE_BYTES <= bytes;
+            let passes = (0..=groups.ilog2()).map(|halvings| groups >> halvings);
+            let Some(pass) = passes
+                .filter(|pass| groups.is_multiple_of(*pass))
+                .find(sums)
+            else {
+                continue;
+            };
+            if best.is_none_or(|(least, _)| cost < least) {
+                let split = PrepackedASplit {
+                    tiles,
+                    parts: 1,
+                    splits,
+                    rounds,
+                    chunk,
+                    pass,
+                    is_whole: (splits * rounds) as usize * SLICE == shape.k,
                 };
-                if best.is_none_or(|(least, _)| cost < least) {
-                    let split = PrepackedASplit {
-                        tiles,
-                        parts: 1,
-                        splits,
-                        rounds,
-                        chunk,
-                        pass,
-                        is_whole: (splits * rounds) as usize * SLICE == shape.k,
-                    };
-                    best = Some((cost, split));
-                }
+                best = Some((cost, split));
             }
         }
         best.map(|(_, split)| split)
@@ -314,6 +309,27 @@ impl PrepackedASplit {
 }
 
 impl PrepackedASkinny {
+    /// True if the kernels support every number of rows up to `most`.
+    pub(super) fn fits(
+        e: &LoweringCtx<'_>,
+        p: &MatMulProblem,
+        blocks: &PackedWeights,
+        most: u32,
+    ) -> Result<bool, CompileError> {
+        for rows in PrepackedASkinny::row_bounds(most) {
+            if PrepackedASkinny::new(e, p, blocks, rows)?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Maximum numbers of rows of the branches of the shape switch.
+    pub(super) fn row_bounds(most: u32) -> impl Iterator<Item = u32> {
+        let bounds = ROW_BLOCKS.into_iter().filter(move |rows| *rows < most);
+        bounds.chain([most])
+    }
+
     /// The plan for quantized weights and at most `most` rows per run; `None` if not supported.
     pub(super) fn new(
         e: &LoweringCtx<'_>,
@@ -350,7 +366,7 @@ impl PrepackedASkinny {
         Ok(split.map(|split| PrepackedASkinny {
             kernel,
             order,
-            weight_loads,
+            weight_loads: weight_loads[usize::from(split.chunk > 0)],
             has_minima: blocks.scheme == Scheme::Q4K,
             blocks: k / blocks.scheme.block_len(),
             numbers,

@@ -5,27 +5,24 @@
 use super::skinny::{ARGS, SLICE, SUBGROUP, SkinnyGemmParams, TILE, few_rows, max_subgroups};
 use crate::caps::DeviceCaps;
 use crate::lowerings::gemm_coop::module;
-use tercet_program::{KernelDef, TypedKernel};
+use tercet_program::TypedKernel;
 
-few_rows!("few_rows_streamed", "PARTS", "CHUNK");
+pub(super) static KERNEL: TypedKernel<SkinnyGemmParams> =
+    few_rows!("few_rows_streamed_f16", "PARTS", "CHUNK");
 
 /// Steps per slice.
 const STEPS: u32 = 8;
-/// Registers per thread of kernels that load many words ahead.
-pub const FAT: u32 = 128;
-/// Registers per thread of kernels that load few words ahead.
-pub const SLIM: u32 = 72;
+/// Registers per thread.
+pub const REGISTERS: u32 = 128;
 /// Number of threads that copy activation rows to shared memory.
 const WRITERS: u32 = 512;
 /// Maximum number of column tiles per workgroup; their partial sums must fit into the shared memory
 /// of one pipeline stage.
 const MAX_TILES: usize = 16;
 /// Shared memory of a pipeline stage: 16-byte vectors per k step and F16 number of an element
-/// (`STEP_ROW`), and additional words per part of k (`PART_UNITS`). Weight formats with minima also
-/// store 64 activation sums (`MINIMA_BYTES`).
+/// (`STEP_ROW`), and additional words per part of k (`PART_UNITS`).
 pub const STEP_ROW: u32 = 36;
 const PART_UNITS: u32 = 8;
-const MINIMA_BYTES: u32 = 4 * 64;
 
 /// How a kernel streams activation rows through shared memory, and how it splits columns and k.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,15 +43,9 @@ pub struct SharedMemPipeline {
 }
 
 impl SharedMemPipeline {
-    /// The pipeline for `rows` activation rows, with at least `min_chunk` k steps per chunk and
-    /// this number of registers per thread. `None` if the rows should be held in registers instead.
-    pub fn new(
-        caps: &DeviceCaps,
-        [n, k]: [usize; 2],
-        rows: u32,
-        [min_chunk, registers]: [u32; 2],
-    ) -> Option<SharedMemPipeline> {
-        let most = max_subgroups(caps, registers).min(caps.max_workgroup / SUBGROUP);
+    /// The pipeline for `rows` activation rows. `None` if the rows should be held in registers instead.
+    pub fn new(caps: &DeviceCaps, [n, k]: [usize; 2], rows: u32) -> Option<SharedMemPipeline> {
+        let most = max_subgroups(caps, REGISTERS).min(caps.max_workgroup / SUBGROUP);
         let slices = k.div_ceil(SLICE);
         let tiles = n.div_ceil(TILE as usize).div_ceil(caps.units());
         if most * SUBGROUP < WRITERS {
@@ -65,9 +56,8 @@ impl SharedMemPipeline {
         let tiles = tiles.div_ceil(tiles.div_ceil(MAX_TILES)) as u32;
         // Four threads copy the elements of one row and k step, 8 elements each.
         let chunk = |parts: u32| (WRITERS / (4 * rows * parts)).min(STEPS);
-        let allows = |parts: &u32| {
-            parts * tiles <= most && chunk(*parts) >= min_chunk && *parts as usize <= slices
-        };
+        let allows =
+            |parts: &u32| parts * tiles <= most && chunk(*parts) >= 1 && *parts as usize <= slices;
         let parts = [8, 4, 2, 1].into_iter().find(allows)?;
         let rounds = slices.div_ceil(parts as usize);
         let writers = (rows * parts * chunk(parts) * 4).div_ceil(SUBGROUP);
@@ -95,7 +85,7 @@ impl SharedMemPipeline {
     /// the shader, each part of k has two pipeline stages.
     pub fn shared_bytes(&self, numbers: u32) -> u32 {
         let step = 16 * STEP_ROW * numbers;
-        2 * self.parts * (self.chunk * step + 4 * PART_UNITS + MINIMA_BYTES)
+        2 * self.parts * (self.chunk * step + 4 * PART_UNITS)
     }
 
     /// Values of the first four kernel constants (`THREADS` to `ROUNDS`), and of `WHOLE`.

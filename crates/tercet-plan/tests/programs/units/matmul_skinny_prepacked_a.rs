@@ -18,7 +18,7 @@ fn the_modules_declare_the_block_the_arguments_and_the_constants() {
 }
 
 #[test]
-fn staged_rows_of_all_blocks_have_the_same_parts_of_k() {
+fn all_blocks_have_the_same_parts_of_k() {
     let caps = DeviceCaps::h200();
     for (n, k) in [
         (4_096, 14_336),
@@ -35,9 +35,11 @@ fn staged_rows_of_all_blocks_have_the_same_parts_of_k() {
                 can_split: true,
             };
             let split = PrepackedASplit::new(&caps, shape).unwrap();
-            (split.parts, split.splits, split.rounds)
+            (split.parts * split.splits, split.rounds)
         };
-        assert_eq!(parts(32), parts(64), "{n} {k}");
+        for rows in ROW_BLOCKS {
+            assert_eq!(parts(rows), parts(8), "{rows} {n} {k}");
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use tercet_plan::DeviceCaps;
 use tercet_plan::internals::matmul::{
-    FAT, SLICE, SLIM, STEP_ROW, SUBGROUP, SharedMemPipeline, max_subgroups,
+    REGISTERS, SLICE, STEP_ROW, SUBGROUP, SharedMemPipeline, max_subgroups,
 };
 
 /// The partial sums of a workgroup fit into the shared memory of the activation rows, and the
@@ -13,20 +13,18 @@ fn what_is_shared_fits() {
     for rows in [4, 8] {
         for n in [16, 5_000, 8_192, 14_336, 32_000, 151_936] {
             for k in [256, 1_000, 1_024, 4_096, 14_336] {
-                for limits in [[1, FAT], [1, SLIM], [4, FAT]] {
-                    let Some(stream) = SharedMemPipeline::new(&caps, [n, k], rows, limits) else {
-                        continue;
-                    };
-                    let shared = stream.shared_bytes(rows / 4);
-                    assert!(shared <= caps.workgroup_bytes, "{stream:?}");
-                    let stages = 2 * stream.parts * stream.chunk() * STEP_ROW;
-                    let shares = stream.tiles * stream.parts * SUBGROUP;
-                    assert!(shares <= stages, "{stream:?}");
-                    let most = max_subgroups(&caps, limits[1]);
-                    assert!(stream.subgroups <= most, "{stream:?}");
-                    let covered = (stream.parts * stream.rounds) as usize * SLICE;
-                    assert!(covered >= k, "{stream:?}");
-                }
+                let Some(stream) = SharedMemPipeline::new(&caps, [n, k], rows) else {
+                    continue;
+                };
+                let shared = stream.shared_bytes(rows / 4);
+                assert!(shared <= caps.workgroup_bytes, "{stream:?}");
+                let stages = 2 * stream.parts * stream.chunk() * STEP_ROW;
+                let shares = stream.tiles * stream.parts * SUBGROUP;
+                assert!(shares <= stages, "{stream:?}");
+                let most = max_subgroups(&caps, REGISTERS);
+                assert!(stream.subgroups <= most, "{stream:?}");
+                let covered = (stream.parts * stream.rounds) as usize * SLICE;
+                assert!(covered >= k, "{stream:?}");
             }
         }
     }

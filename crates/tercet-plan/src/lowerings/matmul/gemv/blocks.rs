@@ -5,8 +5,7 @@
 use tercet_ir::{CompileError, Scheme};
 
 use super::{
-    ColumnThreadGroups, MultiRowGemv, ROWS, fused_op_consts, grid, row_is_quads, rows_of,
-    skinny_variants, teams_of,
+    ColumnThreadGroups, MultiRowGemv, ROWS, fused_op_consts, grid, row_is_quads, rows_of, teams_of,
 };
 use crate::caps::MAX_SKINNY_ROWS;
 use crate::emit::LoweringCtx;
@@ -280,10 +279,7 @@ pub(in crate::lowerings::matmul) fn packed(
         max_rows: most.min(MAX_SKINNY_ROWS as u32),
         in_blocks: most > MAX_SKINNY_ROWS as u32,
     };
-    let mut table: Vec<KernelVariant<MultiRowGemv<'_>>> = packed_variants().into();
-    if !rows.in_blocks {
-        table.splice(0..0, skinny_variants());
-    }
+    let table: Vec<KernelVariant<MultiRowGemv<'_>>> = packed_variants().into();
     let measured = rows.tuned_variant(e)?;
     variant::run(e, ROWS, &table, measured, &rows)
 }
