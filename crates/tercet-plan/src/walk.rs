@@ -278,7 +278,10 @@ fn lower_group(
         }),
         FusionGroup::JoinedRows(of) => {
             let gather = graph.node(of.gather);
-            e.results_of(into, |e| gather::lower_joined(e, gather, of))
+            let parts = of.parts.map(|v| e.view(v));
+            e.results_of(into, |e| {
+                gather::lower_joined(e, gather, &parts, of.per, of.widens)
+            })
         }
         FusionGroup::Columns(group) => {
             let views = columns::lower(e, group)?;

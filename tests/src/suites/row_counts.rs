@@ -1,5 +1,5 @@
 //! Tests of the promise of [`Executable::kernel_variants`](tercet_ir::Executable::kernel_variants): runs whose
-//! kernels are the same give a row the same bits, whatever the number of rows. Servers rely on it when a run has
+//! kernels are the same give a row the same bits for any number of rows. Servers rely on it when a run has
 //! only the rows that are in use.
 
 use std::collections::BTreeMap;

@@ -8,7 +8,6 @@ use super::indexed::NAMED;
 use super::words::{WORD_OF_BITS, are_whole, eight, in_units, lanes, product};
 use super::{Lowering, always, code, copy, portable};
 use crate::emit::{LoweringCtx, SlotView};
-use crate::fusions::JoinedRows;
 use crate::narrow::is_overflow_check;
 use crate::scalar::PRELUDE;
 use tercet_program::CheckKind;
@@ -108,11 +107,14 @@ fn lower(e: &mut LoweringCtx<'_>, node: &Node) -> Result<(), CompileError> {
     Ok(())
 }
 
-/// Lowers a gather of rows of two operands as the current node.
+/// Lowers a gather of rows of two operands as the current node. `per` is the number of elements per word. With
+/// `widens`, the elements are floats of 16 bits and the result is F32.
 pub(crate) fn lower_joined(
     e: &mut LoweringCtx<'_>,
     node: &Node,
-    of: &JoinedRows,
+    [x, more]: &[SlotView; 2],
+    per: u32,
+    widens: bool,
 ) -> Result<(), CompileError> {
     let Op::Gather(op) = &node.op else {
         unreachable!("invariant: the group has a gather")
@@ -121,9 +123,7 @@ pub(crate) fn lower_joined(
     let axis_size = e.graph.ty(node.inputs[0]).shape[op.axis].clone();
     e.check_data(&idx, CheckKind::Index, &axis_size)?;
     let idx = e.dense(&idx)?;
-    let per = of.per;
-    let [x, more] = of.parts.map(|v| e.view(v));
-    let (x, more) = (in_words(e, &x, per)?, in_words(e, &more, per)?);
+    let (x, more) = (in_words(e, x, per)?, in_words(e, more, per)?);
     let y = e.result(0)?;
     let shape = x.layout.shape();
     let [outer, inner] = [&shape[..op.axis], &shape[op.axis + 1..]].map(|sizes| e.numel(sizes));
@@ -140,7 +140,7 @@ pub(crate) fn lower_joined(
         more_offset: words_of(per, e.offset(&more)),
     };
     let grid = e.grid_of(numel, 256);
-    let consts = [code(x.dtype), u32::from(of.widens)];
+    let consts = [code(x.dtype), u32::from(widens)];
     let args = [x.slot, more.slot, idx.slot, y.slot];
     e.dispatch(&JOINED, &consts, &args, &params, grid);
     Ok(())

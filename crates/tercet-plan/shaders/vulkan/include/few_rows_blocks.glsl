@@ -1,5 +1,5 @@
-// Weight blocks of 32 weights with an F16 scale, for small-M GEMM with prepacked activations. The WORDS of a lane are a quarter
-// of a block.
+// Blocks of 32 weights with an F16 scale, for small-M GEMM with prepacked activations. The WORDS of a
+// lane are a quarter of a block.
 
 HEAD head_u;
 HEAD head_v;
