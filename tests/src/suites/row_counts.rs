@@ -46,7 +46,7 @@ fn graph(
 }
 
 fn rows_keep_their_bits(scheme: Scheme) {
-    let width = 1024;
+    let width = 512;
     let (g, types) = graph(scheme, width).expect("the graph is well typed");
     let params: Vec<(&str, Tensor)> = types
         .into_iter()
