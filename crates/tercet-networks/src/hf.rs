@@ -223,8 +223,8 @@ impl HfFolder {
         Ok(())
     }
 
-    /// The tokenizer of `tokenizer.json`, or if it does not exist, of `tokenizer.model`, or of
-    /// `vocab.json` with `merges.txt`.
+    /// The tokenizer of `tokenizer.json`, or if it does not exist, of `tokenizer.model`, of `vocab.json` with
+    /// `merges.txt`, or of `vocab.txt`.
     ///
     /// The post-processor of `tokenizer.json` and `add_bos_token` of `tokenizer_config.json` decide
     /// whether a text starts with the BOS token. The token is `bos_token_id` of `config.json`.
@@ -235,10 +235,13 @@ impl HfFolder {
         let json = self.dir.join("tokenizer.json");
         let pieces = self.dir.join("tokenizer.model");
         let only_pieces = !json.exists() && pieces.exists();
-        let only_vocab = !json.exists() && !only_pieces && vocabulary::is_in(&self.dir);
+        let only_vocab = match json.exists() || only_pieces {
+            true => None,
+            false => vocabulary::file_in(&self.dir),
+        };
         let path = match (only_pieces, only_vocab) {
             (true, _) => pieces,
-            (_, true) => self.dir.join(vocabulary::VOCAB),
+            (_, Some(file)) => self.dir.join(file),
             _ => json,
         };
         let refused = |source| HfError::Tokenizer {
@@ -246,8 +249,8 @@ impl HfFolder {
             source,
         };
         let mut tokenizer = match only_vocab {
-            true => vocabulary::tokenizer(&self.dir, self.model_type())?,
-            false => Tokenizer::from_file(&path).map_err(refused)?,
+            Some(file) => vocabulary::tokenizer(&self.dir, file, self.model_type())?,
+            None => Tokenizer::from_file(&path).map_err(refused)?,
         };
         let config_error = |name: &str| {
             let path = self.dir.join(name);

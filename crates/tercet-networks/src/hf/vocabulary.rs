@@ -1,4 +1,4 @@
-//! Tokenizers of older folders: byte-level BPE in `vocab.json` and `merges.txt`.
+//! Tokenizers of older folders: byte-level BPE in `vocab.json` and `merges.txt`, WordPiece in `vocab.txt`.
 //!
 //! The files have no word splitting and no special tokens around a text: these belong to the
 //! tokenizer's class, which `tokenizer_config.json` names. This module writes the equivalent
@@ -14,27 +14,32 @@ use tercet_files::clip;
 use tercet_files::mmap::read_small;
 use tercet_text::tokenizer::{MAX_FILE_BYTES, QWEN2_SPLIT, Tokenizer, TokenizerError};
 
-pub(super) const VOCAB: &str = "vocab.json";
+const VOCAB: &str = "vocab.json";
 const MERGES: &str = "merges.txt";
+const PIECES: &str = "vocab.txt";
 const CONFIG: &str = "tokenizer_config.json";
 
 /// What the class of a tokenizer adds to its vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum BpeClass {
+enum VocabularyClass {
     /// GPT-2's word splitting, no special tokens around a text.
     Gpt2,
     /// GPT-2's word splitting, `<s>` and `</s>` around a text.
     Roberta,
     /// GPT-4's word splitting with single digits, Unicode NFC.
     Qwen2,
+    /// Words of BERT in pieces, `[CLS]` and `[SEP]` around a text.
+    Bert,
+    /// Words of BERT in pieces, `<s>` and `</s>` around a text.
+    MpNet,
 }
 
-impl BpeClass {
+impl VocabularyClass {
     /// The tokenizer class for a class name of transformers, or for a `model_type` if a folder
     /// names no class.
-    const TABLE: &[(BpeClass, &[&str], &[&str])] = &[
+    const TABLE: &[(VocabularyClass, &[&str], &[&str])] = &[
         (
-            BpeClass::Gpt2,
+            VocabularyClass::Gpt2,
             &["GPT2Tokenizer", "CodeGenTokenizer", "WhisperTokenizer"],
             &[
                 "codegen",
@@ -49,7 +54,7 @@ impl BpeClass {
             ],
         ),
         (
-            BpeClass::Roberta,
+            VocabularyClass::Roberta,
             &[
                 "RobertaTokenizer",
                 "BartTokenizer",
@@ -59,13 +64,39 @@ impl BpeClass {
             &["roberta", "bart", "led", "longformer"],
         ),
         (
-            BpeClass::Qwen2,
+            VocabularyClass::Qwen2,
             &["Qwen2Tokenizer"],
             &["qwen2", "qwen2_moe", "qwen3", "qwen3_moe"],
         ),
+        (
+            VocabularyClass::Bert,
+            &[
+                "BertTokenizer",
+                "DistilBertTokenizer",
+                "ElectraTokenizer",
+                "ConvBertTokenizer",
+                "DPRContextEncoderTokenizer",
+                "DPRQuestionEncoderTokenizer",
+                "DPRReaderTokenizer",
+                "LayoutLMTokenizer",
+                "MobileBertTokenizer",
+                "RetriBertTokenizer",
+                "SqueezeBertTokenizer",
+            ],
+            &["bert", "distilbert", "electra", "nomic_bert"],
+        ),
+        (VocabularyClass::MpNet, &["MPNetTokenizer"], &["mpnet"]),
     ];
 
-    fn of_name(name: &str) -> Option<BpeClass> {
+    /// The file of the vocabulary.
+    fn file(self) -> &'static str {
+        match self {
+            VocabularyClass::Gpt2 | VocabularyClass::Roberta | VocabularyClass::Qwen2 => VOCAB,
+            VocabularyClass::Bert | VocabularyClass::MpNet => PIECES,
+        }
+    }
+
+    fn of_name(name: &str) -> Option<VocabularyClass> {
         let name = name.strip_suffix("Fast").unwrap_or(name);
         let row = Self::TABLE
             .iter()
@@ -73,7 +104,7 @@ impl BpeClass {
         row.map(|(class, ..)| *class)
     }
 
-    fn of_model(model_type: &str) -> Option<BpeClass> {
+    fn of_model(model_type: &str) -> Option<VocabularyClass> {
         let row = Self::TABLE
             .iter()
             .find(|(.., types)| types.contains(&model_type));
@@ -83,12 +114,12 @@ impl BpeClass {
     /// The special tokens that the class assumes, by the key that overrides each.
     fn specials(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            BpeClass::Gpt2 => &[
+            VocabularyClass::Gpt2 => &[
                 ("bos_token", "<|endoftext|>"),
                 ("eos_token", "<|endoftext|>"),
                 ("unk_token", "<|endoftext|>"),
             ],
-            BpeClass::Roberta => &[
+            VocabularyClass::Roberta => &[
                 ("bos_token", "<s>"),
                 ("eos_token", "</s>"),
                 ("unk_token", "<unk>"),
@@ -97,25 +128,48 @@ impl BpeClass {
                 ("cls_token", "<s>"),
                 ("mask_token", "<mask>"),
             ],
-            BpeClass::Qwen2 => &[
+            VocabularyClass::Qwen2 => &[
                 ("eos_token", "<|endoftext|>"),
                 ("unk_token", "<|endoftext|>"),
                 ("pad_token", "<|endoftext|>"),
+            ],
+            VocabularyClass::Bert => &[
+                ("unk_token", "[UNK]"),
+                ("sep_token", "[SEP]"),
+                ("pad_token", "[PAD]"),
+                ("cls_token", "[CLS]"),
+                ("mask_token", "[MASK]"),
+            ],
+            VocabularyClass::MpNet => &[
+                ("bos_token", "<s>"),
+                ("eos_token", "</s>"),
+                ("unk_token", "[UNK]"),
+                ("sep_token", "</s>"),
+                ("pad_token", "<pad>"),
+                ("cls_token", "<s>"),
+                ("mask_token", "<mask>"),
             ],
         }
     }
 }
 
-/// Whether a folder has both the vocabulary and the merges.
-pub(super) fn is_in(dir: &Path) -> bool {
-    dir.join(VOCAB).exists() && dir.join(MERGES).exists()
+/// The file of the vocabulary, if a folder has one with all that belongs to it.
+pub(super) fn file_in(dir: &Path) -> Option<&'static str> {
+    if dir.join(VOCAB).exists() && dir.join(MERGES).exists() {
+        return Some(VOCAB);
+    }
+    dir.join(PIECES).exists().then_some(PIECES)
 }
 
-/// The tokenizer of a folder; `model_type` is that of its `config.json`.
+/// The tokenizer of a folder with the vocabulary in `file`; `model_type` is that of its `config.json`.
 ///
 /// # Errors
 /// [`HfError::Tokenizer`], or [`HfError::Json`] for the JSON files.
-pub(super) fn tokenizer(dir: &Path, model_type: Option<&str>) -> Result<Tokenizer, HfError> {
+pub(super) fn tokenizer(
+    dir: &Path,
+    file: &'static str,
+    model_type: Option<&str>,
+) -> Result<Tokenizer, HfError> {
     let refused = |name: &str| {
         let path = dir.join(name);
         move |source| HfError::Tokenizer { path, source }
@@ -124,10 +178,10 @@ pub(super) fn tokenizer(dir: &Path, model_type: Option<&str>) -> Result<Tokenize
     let config = read_optional_json(&dir.join(CONFIG))?.unwrap_or_default();
     let named = config.get("tokenizer_class").and_then(Value::as_str);
     let class = match named {
-        Some(name) => BpeClass::of_name(name),
-        None => model_type.and_then(BpeClass::of_model),
+        Some(name) => VocabularyClass::of_name(name),
+        None => model_type.and_then(VocabularyClass::of_model),
     };
-    let class = class.ok_or_else(|| {
+    let class = class.filter(|class| class.file() == file).ok_or_else(|| {
         let what = match (named, model_type) {
             (Some(name), _) => format!("`tokenizer_class` is `{}`", clip(name)),
             (None, found) => format!(
@@ -135,10 +189,11 @@ pub(super) fn tokenizer(dir: &Path, model_type: Option<&str>) -> Result<Tokenize
                 clip(found.unwrap_or_default())
             ),
         };
-        let names = BpeClass::TABLE.iter().flat_map(|(_, names, _)| *names);
-        let names: Vec<&str> = names.copied().collect();
+        let rows = VocabularyClass::TABLE.iter();
+        let rows = rows.filter(|(class, ..)| class.file() == file);
+        let names: Vec<&str> = rows.flat_map(|(_, names, _)| *names).copied().collect();
         bad(
-            VOCAB,
+            file,
             format!(
                 "{what}; supported without tokenizer.json: {}; save the tokenizer with \
                  transformers, which writes a tokenizer.json",
@@ -147,7 +202,10 @@ pub(super) fn tokenizer(dir: &Path, model_type: Option<&str>) -> Result<Tokenize
         )
     })?;
 
-    let vocab = read_json(&dir.join(VOCAB))?;
+    let vocab = match file {
+        PIECES => pieces(dir.join(PIECES))?,
+        _ => read_json(&dir.join(VOCAB))?,
+    };
     let mut ids = BTreeMap::new();
     for (token, id) in &vocab {
         let number = id.as_u64().and_then(|id| u32::try_from(id).ok());
@@ -160,14 +218,19 @@ pub(super) fn tokenizer(dir: &Path, model_type: Option<&str>) -> Result<Tokenize
         })?;
         ids.insert(token.clone(), number);
     }
-    let merges = merges(dir.join(MERGES), &ids)?;
     let added = AddedTokens::read(dir, &config, class, &ids)?;
-    let tokenizer_json = added.json(class, &config, vocab, merges);
+    let tokenizer_json = match file {
+        PIECES => added.word_piece_json(class, &config, vocab),
+        _ => {
+            let merges = merges(dir.join(MERGES), &ids)?;
+            added.byte_level_json(class, &config, vocab, merges)
+        }
+    };
     let bytes = serde_json::to_vec(&tokenizer_json).map_err(|source| HfError::Json {
-        path: dir.join(VOCAB),
+        path: dir.join(file),
         source,
     })?;
-    let tokenizer = Tokenizer::from_json(&bytes).map_err(refused(VOCAB))?;
+    let tokenizer = Tokenizer::from_json(&bytes).map_err(refused(file))?;
     for (id, token) in &added.tokens {
         let content = token
             .get("content")
@@ -178,22 +241,48 @@ pub(super) fn tokenizer(dir: &Path, model_type: Option<&str>) -> Result<Tokenize
                 "the added token `{}` has id {id}, which does not follow the vocabulary",
                 clip(content)
             );
-            return Err(bad(VOCAB, reason));
+            return Err(bad(file, reason));
         }
     }
     Ok(tokenizer)
 }
 
+/// Reads a vocabulary with one token a line. A token that occurs twice has the id of its last line.
+fn pieces(path: PathBuf) -> Result<Map<String, Value>, HfError> {
+    let text = read_text(&path)?;
+    let mut lines: Vec<&str> = text.split('\n').collect();
+    if lines.last() == Some(&"") {
+        lines.pop();
+    }
+    let lines = lines.into_iter().enumerate();
+    Ok(lines
+        .map(|(id, line)| {
+            let token = line.strip_suffix('\r').unwrap_or(line);
+            (token.to_string(), json!(id))
+        })
+        .collect())
+}
+
+fn read_text(path: &Path) -> Result<String, HfError> {
+    let bytes = read_small(path, MAX_FILE_BYTES.max(MAX_JSON_BYTES))?;
+    String::from_utf8(bytes).map_err(|e| HfError::Tokenizer {
+        path: path.to_path_buf(),
+        source: TokenizerError::BadVocabulary {
+            reason: format!(
+                "the file is not UTF-8 at byte {}",
+                e.utf8_error().valid_up_to()
+            ),
+        },
+    })
+}
+
 /// Reads pairs of tokens, one pair a line, in the order of their ranks.
 fn merges(path: PathBuf, ids: &BTreeMap<String, u32>) -> Result<Vec<Value>, HfError> {
-    let bytes = read_small(&path, MAX_FILE_BYTES.max(MAX_JSON_BYTES))?;
+    let text = read_text(&path)?;
     let bad = |reason: String| HfError::Tokenizer {
         path: path.clone(),
         source: TokenizerError::BadVocabulary { reason },
     };
-    let text = std::str::from_utf8(&bytes);
-    let text =
-        text.map_err(|e| bad(format!("the file is not UTF-8 at byte {}", e.valid_up_to())))?;
     let mut merges = Vec::new();
     for (at, line) in text.split('\n').enumerate() {
         let line = line.strip_suffix('\r').unwrap_or(line);
@@ -224,13 +313,15 @@ struct AddedTokens {
     tokens: BTreeMap<u32, Map<String, Value>>,
     /// The spellings and ids of `sep_token` and `cls_token`.
     around: Option<[(String, u32); 2]>,
+    /// The spelling of `unk_token`.
+    unknown: Option<String>,
 }
 
 impl AddedTokens {
     fn read(
         dir: &Path,
         config: &Map<String, Value>,
-        class: BpeClass,
+        class: VocabularyClass,
         ids: &BTreeMap<String, u32>,
     ) -> Result<AddedTokens, HfError> {
         let bad = |name: &str, reason: String| HfError::Tokenizer {
@@ -289,6 +380,7 @@ impl AddedTokens {
             specials.extend(spelled(token).map(|(content, flags)| ("", content, flags)));
         }
         let mut around = [None, None];
+        let mut unknown = None;
         for (key, content, flags) in specials {
             let known = tokens.iter().find(|(_, token)| is_spelled(token, &content));
             let known = known
@@ -303,23 +395,89 @@ impl AddedTokens {
                 .entry(id)
                 .or_insert_with(|| entry(id, &content, flags, Some(true)));
             own.insert("special".to_string(), json!(true));
+            // MPNet's mask takes the space before it.
+            if class == VocabularyClass::MpNet && key == "mask_token" && flags.is_none() {
+                own.insert("lstrip".to_string(), json!(true));
+            }
             match key {
                 "sep_token" => around[0] = Some((content, id)),
                 "cls_token" => around[1] = Some((content, id)),
+                "unk_token" => unknown = Some(content),
                 _ => {}
             }
         }
         let around = match around {
-            [Some(sep), Some(cls)] if class == BpeClass::Roberta => Some([sep, cls]),
+            [Some(sep), Some(cls)]
+                if matches!(
+                    class,
+                    VocabularyClass::Roberta | VocabularyClass::Bert | VocabularyClass::MpNet
+                ) =>
+            {
+                Some([sep, cls])
+            }
             _ => None,
         };
-        Ok(AddedTokens { tokens, around })
+        Ok(AddedTokens {
+            tokens,
+            around,
+            unknown,
+        })
     }
 
-    /// The content of the equivalent `tokenizer.json`.
-    fn json(
+    /// The content of the equivalent `tokenizer.json` of WordPiece.
+    fn word_piece_json(
         &self,
-        class: BpeClass,
+        class: VocabularyClass,
+        config: &Map<String, Value>,
+        vocab: Map<String, Value>,
+    ) -> Value {
+        let flag = |key: &str, default: bool| {
+            let given = config.get(key).and_then(Value::as_bool);
+            given.unwrap_or(default)
+        };
+        let strip_accents = config.get("strip_accents").and_then(Value::as_bool);
+        let post_processor = self.around.as_ref().map(|[sep, cls]| match class {
+            VocabularyClass::MpNet => json!({
+                "type": "RobertaProcessing", "sep": sep, "cls": cls,
+                "trim_offsets": true, "add_prefix_space": false
+            }),
+            _ => {
+                let special = |token: &str, of: u8| json!({"SpecialToken": {"id": token, "type_id": of}});
+                let text = |name: &str, of: u8| json!({"Sequence": {"id": name, "type_id": of}});
+                let entry = |(token, id): &(String, u32)| json!({"id": token, "ids": [id], "tokens": [token]});
+                json!({
+                    "type": "TemplateProcessing",
+                    "single": [special(&cls.0, 0), text("A", 0), special(&sep.0, 0)],
+                    "pair": [
+                        special(&cls.0, 0), text("A", 0), special(&sep.0, 0),
+                        text("B", 1), special(&sep.0, 1)
+                    ],
+                    "special_tokens": {(cls.0.as_str()): entry(cls), (sep.0.as_str()): entry(sep)}
+                })
+            }
+        });
+        json!({
+            "version": "1.0", "truncation": null, "padding": null,
+            "added_tokens": self.tokens.values().collect::<Vec<_>>(),
+            "normalizer": {
+                "type": "BertNormalizer", "clean_text": true,
+                "handle_chinese_chars": flag("tokenize_chinese_chars", true),
+                "strip_accents": strip_accents, "lowercase": flag("do_lower_case", true)
+            },
+            "pre_tokenizer": {"type": "BertPreTokenizer"},
+            "post_processor": post_processor,
+            "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": true},
+            "model": {
+                "type": "WordPiece", "unk_token": self.unknown,
+                "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "vocab": vocab
+            }
+        })
+    }
+
+    /// The content of the equivalent `tokenizer.json` of byte-level BPE.
+    fn byte_level_json(
+        &self,
+        class: VocabularyClass,
         config: &Map<String, Value>,
         vocab: Map<String, Value>,
         merges: Vec<Value>,
@@ -333,8 +491,11 @@ impl AddedTokens {
             })
         };
         let (normalizer, pre_tokenizer) = match class {
-            BpeClass::Gpt2 | BpeClass::Roberta => (Value::Null, byte_level(true)),
-            BpeClass::Qwen2 => {
+            VocabularyClass::Gpt2
+            | VocabularyClass::Roberta
+            | VocabularyClass::Bert
+            | VocabularyClass::MpNet => (Value::Null, byte_level(true)),
+            VocabularyClass::Qwen2 => {
                 let split = json!({
                     "type": "Split", "pattern": {"Regex": QWEN2_SPLIT},
                     "behavior": "Isolated", "invert": false

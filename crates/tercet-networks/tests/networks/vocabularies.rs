@@ -1,4 +1,4 @@
-//! Tests of tokenizers in `vocab.json` and `merges.txt`, against transformers.
+//! Tests of tokenizers in `vocab.json` and `merges.txt`, and in `vocab.txt`, against transformers.
 
 use std::path::{Path, PathBuf};
 
@@ -57,6 +57,10 @@ fn vocabularies_are_those_of_transformers() {
         ("roberta", "roberta"),
         ("qwen2", "qwen2"),
         ("added", "gpt2"),
+        ("bert", "bert"),
+        ("bert-cased", "distilbert"),
+        ("bert-kept", "bert"),
+        ("mpnet", "mpnet"),
     ] {
         check(&folder("same", name, model_type));
     }
@@ -69,6 +73,16 @@ fn the_model_type_replaces_a_missing_class() {
         std::fs::remove_file(dir.join("tokenizer_config.json")).unwrap();
         check(&dir);
     }
+    let dir = folder("class", "mpnet", "mpnet");
+    std::fs::remove_file(dir.join("tokenizer_config.json")).unwrap();
+    check(&dir);
+    // A class whose vocabulary is in another file.
+    let dir = folder("other", "bert-cased", "gpt2");
+    let said = reason(&dir);
+    assert!(
+        said.contains("`model_type` is `gpt2`") && said.contains("BertTokenizer"),
+        "{said}"
+    );
     let error = open(&folder("unknown", "gpt2", "llama")).map(drop);
     assert!(error.is_ok(), "{error:?}");
     let dir = folder("none", "gpt2", "deberta");
@@ -96,6 +110,13 @@ fn reason(dir: &Path) -> String {
 
 #[test]
 fn bad_vocabularies_are_refused() {
+    let dir = folder("bad", "bert", "bert");
+    std::fs::write(dir.join("vocab.txt"), b"[UNK]\n\xff").unwrap();
+    assert!(
+        reason(&dir).contains("not UTF-8 at byte 6"),
+        "{}",
+        reason(&dir)
+    );
     let cases = [
         ("merges.txt", "#version: 0.2\nab", "line 2 is `ab`"),
         (

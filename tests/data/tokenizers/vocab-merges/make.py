@@ -1,4 +1,4 @@
-"""Generates the folders of vocab.json and merges.txt, and the ids that transformers computes.
+"""Generates the folders of vocab.json with merges.txt and of vocab.txt, and the ids that transformers computes.
 
 Requires: pip install transformers tokenizers
 """
@@ -8,7 +8,7 @@ import shutil
 import sys
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-from transformers import GPT2Tokenizer, Qwen2Tokenizer, RobertaTokenizer
+from transformers import BertTokenizer, GPT2Tokenizer, MPNetTokenizer, Qwen2Tokenizer, RobertaTokenizer
 
 OUT = pathlib.Path(sys.argv[1])
 CORPUS = [
@@ -23,6 +23,18 @@ TEXTS = CORPUS + [
     "a  b\t\tc\n\n\nd",
     "12345 \u4e16\u754c \U0001f600 na\u0130ve",
     "<s>the</s> <mask> cat<pad> <|endoftext|> <|im_start|>user<tool>x",
+]
+
+
+# Accents, scripts without spaces, control and private characters, emoji, long words, special tokens.
+WORDS = [
+    "The Cats' CAFÉ, café and cafe\u0301",
+    "世界world 世 界!\u200bna\u00efve\u0000\ufffd\u0007cat\r\ncat",
+    "\U0001f600\U0001f600 cat\U0001f600 \ue000",
+    "a" * 100 + " " + "b" * 101,
+    "[CLS] the [MASK] cat[SEP][UNK] <s> the <mask> </s>",
+    "cat-sat (on) 1,234.5?",
+    "\u00a0the\u2003cat\u3000sat \u0130stanbul stra\u00dfe",
 ]
 
 
@@ -51,6 +63,10 @@ def write(name, kind, special, config, files, pattern=None):
         dump(folder / "tokenizer_config.json", config)
     for file, value in files.items():
         dump(folder / file, value)
+    reference(folder, kind, TEXTS)
+
+
+def reference(folder, kind, texts):
     tokenizer = kind.from_pretrained(folder)
     cases = [
         {
@@ -58,9 +74,29 @@ def write(name, kind, special, config, files, pattern=None):
             "ids": tokenizer.encode(text),
             "plain": tokenizer.encode(text, add_special_tokens=False),
         }
-        for text in TEXTS
+        for text in texts
     ]
-    dump(folder / "reference.json", {"vocab": len(tokenizer), "cases": cases})
+    value = {"vocab": len(tokenizer), "cases": cases}
+    (folder / "reference.json").write_text(json.dumps(value, ensure_ascii=False) + "\n")
+
+
+def pieces(name, kind, special, config, files):
+    """A folder with vocab.txt alone."""
+    folder = OUT / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    words = ["the", "cat", "sat", "on", "mat", "Cat", "cafe", "caf", "##é", "na", "##ive", "world", "世", "界", "##界"]
+    letters = [c for c in "abcdefghijklmnopqrstuvwxyz0123456789"]
+    tokens = special + words + letters + ["##" + c for c in letters] + list(".,!?'()-") + ["\U0001f600", "é"]
+    if not files:
+        # This token occurs twice: its id is that of the last line.
+        tokens.append("##s")
+    (folder / "vocab.txt").write_text("\n".join(tokens) + "\n")
+    if config is not None:
+        (folder / "tokenizer_config.json").write_text(json.dumps(config) + "\n")
+    for file, value in files.items():
+        (folder / file).write_text(json.dumps(value) + "\n")
+    reference(folder, kind, TEXTS + WORDS)
 
 
 SPECIAL = {
@@ -87,3 +123,12 @@ write(
     "added", GPT2Tokenizer, ["<|endoftext|>"], {"tokenizer_class": "GPT2Tokenizer"},
     {"added_tokens.json": {"<|im_start|>": 307, "<tool>": 308}, "special_tokens_map.json": {"additional_special_tokens": ["<|im_start|>"], "eos_token": "<|endoftext|>"}},
 )
+BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+pieces("bert", BertTokenizer, BERT, {"tokenizer_class": "BertTokenizer", "do_lower_case": True}, {})
+pieces("bert-cased", BertTokenizer, BERT, {"do_lower_case": False, "model_max_length": 512}, {})
+pieces(
+    "bert-kept", BertTokenizer, BERT,
+    {"tokenizer_class": "BertTokenizer", "strip_accents": False, "tokenize_chinese_chars": False},
+    {"special_tokens_map.json": {"cls_token": "[CLS]", "mask_token": "[MASK]"}, "added_tokens.json": {"<tool>": 102}},
+)
+pieces("mpnet", MPNetTokenizer, ["<s>", "<pad>", "</s>", "[UNK]", "<mask>"], {"tokenizer_class": "MPNetTokenizer"}, {})
