@@ -6,7 +6,7 @@
 
 struct Params {
     numel: u32,
-    named: u32,
+    count: u32,
     inner: u32,
     len: u32,
     more_len: u32,
@@ -31,8 +31,8 @@ fn word_at(i: u32) -> u32 {
         return 0u;
     }
     let row = i / p.inner;
-    let outer = row / p.named;
-    let place = named(idx[row % p.named], len);
+    let outer = row / p.count;
+    let place = named(idx[row % p.count], len);
     if place < p.len {
         return x[p.offset + (outer * p.len + place) * p.inner + i % p.inner];
     }

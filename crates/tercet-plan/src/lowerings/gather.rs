@@ -37,7 +37,7 @@ crate::params! {
     /// Parameter block of `gather_joined.wgsl`.
     pub struct JoinedGatherParams {
         numel: U32,
-        named: U32,
+        count: U32,
         inner: U32,
         len: U32,
         more_len: U32,
@@ -132,7 +132,7 @@ pub(crate) fn lower_joined(
     let numel = product(e, &[outer, named, inner]);
     let params = JoinedGatherParams {
         numel,
-        named,
+        count: named,
         inner,
         len: e.num(&shape[op.axis]),
         more_len: e.num(&more.layout.shape()[op.axis]),

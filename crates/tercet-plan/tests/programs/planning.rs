@@ -293,10 +293,11 @@ fn every_kernel_is_planned_in_some_case() {
     let together = norms_before_one_row();
     let chained = links_of_chains();
     let coded = codebooks_on_matrices();
+    let joined = rows_of_two_operands();
     let is_used = |name: &&str| {
         let of_cases = surveys().iter().any(|s| s.used.contains(*name));
         of_cases
-            || [&together, &chained, &coded]
+            || [&together, &chained, &coded, &joined]
                 .iter()
                 .any(|all| all.contains(*name))
     };
@@ -354,6 +355,22 @@ fn norms_before_one_row() -> BTreeSet<String> {
         used.extend(names.flatten().map(str::to_owned));
     }
     used
+}
+
+/// Kernels of a gather from two joined operands, which replaces two nodes.
+#[allow(clippy::unwrap_used, reason = "a test's helpers fail the test")]
+fn rows_of_two_operands() -> BTreeSet<String> {
+    let mut g = Graph::new();
+    let [x, more] =
+        ["x", "more"].map(|name| g.input(name, Type::new(DType::F32, [3, 64])).unwrap());
+    let rows = g.input("rows", Type::new(DType::I32, [5])).unwrap();
+    let all = g.concat(&[x, more], 0).unwrap();
+    let y = g.gather(all, rows, 0).unwrap();
+    g.output("y", y).unwrap();
+    let program = compile(&g, &CompileOptions::new(), &DeviceCaps::h200()).unwrap();
+    check_races(&program).unwrap();
+    let names = program.kernels.iter().map(|k| k.name.split(' ').next());
+    names.flatten().map(str::to_owned).collect()
 }
 
 /// Kernels with dependent launch, which only graphs with several matmuls use.
