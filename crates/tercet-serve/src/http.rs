@@ -1,13 +1,14 @@
 //! Routes and shared request handling: API key, limits of body size and time, metrics.
 
 use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -233,6 +234,7 @@ fn cross_origin(origins: &[String]) -> Result<Option<CorsLayer>, ServeError> {
         .allow_methods([Method::GET, Method::POST])
         // A `*` would exclude `Authorization`.
         .allow_headers(AllowHeaders::mirror_request())
+        .expose_headers([REQUEST_ID])
         .max_age(MAX_PREFLIGHT_AGE);
     Ok(Some(layer))
 }
@@ -468,7 +470,27 @@ async fn guard(State(app): State<Arc<AppState>>, request: Request, next: Next) -
     }
 }
 
-/// Counts a request in the metrics, and logs it when its response ends.
+/// Header with the id of a request, of the client or of the server; responses repeat it.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The same header of Anthropic's API.
+const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
+/// Maximum bytes of a client's id.
+const MAX_REQUEST_ID: usize = 128;
+
+/// The id that a client gave its request, if it is visible ASCII and short.
+fn given_id(headers: &HeaderMap) -> Option<HeaderValue> {
+    let given = headers.get(REQUEST_ID)?;
+    let is_visible = given.as_bytes().iter().all(u8::is_ascii_graphic);
+    (is_visible && (1..=MAX_REQUEST_ID).contains(&given.len())).then(|| given.clone())
+}
+
+fn new_id() -> HeaderValue {
+    let [high, low] = [0u8, 1].map(|half| RandomState::new().hash_one(half));
+    HeaderValue::from_str(&format!("req_{high:016x}{low:016x}"))
+        .unwrap_or(HeaderValue::from_static("req_0"))
+}
+
+/// Counts a request in the metrics, names it, and logs it when its response ends.
 async fn count_request(
     State(app): State<Arc<AppState>>,
     mut request: Request,
@@ -477,6 +499,12 @@ async fn count_request(
     let began = Instant::now();
     let route = route_of(request.uri().path());
     let record = Arc::new(RequestRecord::default());
+    let given = given_id(request.headers());
+    if let Some(given) = given.as_ref().and_then(|id| id.to_str().ok()) {
+        record.set_id(given);
+    }
+    let id = given.unwrap_or_else(new_id);
+    let is_anthropic = route.starts_with("/v1/messages");
     let mut guard = app.options.log.clone().map(|log| {
         let client = request.extensions().get::<ClientAddress>().copied();
         let named = (request.method().as_str(), request.uri().path());
@@ -484,6 +512,12 @@ async fn count_request(
     });
     request.extensions_mut().insert(Arc::clone(&record));
     let mut response = next.run(request).await;
+    if is_anthropic {
+        response
+            .headers_mut()
+            .insert(ANTHROPIC_REQUEST_ID, id.clone());
+    }
+    response.headers_mut().insert(REQUEST_ID, id);
     if let Some(error) = response.extensions_mut().remove::<LoggedError>() {
         record.set_error(error);
     }

@@ -85,6 +85,8 @@ pub struct RequestRecord {
 
 #[derive(Debug, Default)]
 struct RecordedFacts {
+    /// The id that the client gave the request.
+    id: Option<String>,
     terms: RequestTerms,
     model: Option<String>,
     /// The name of the request, if the model has another one.
@@ -111,6 +113,10 @@ impl Default for RequestRecord {
 impl RequestRecord {
     fn lock(&self) -> MutexGuard<'_, RecordedFacts> {
         self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_id(&self, id: &str) {
+        self.lock().id = Some(id.to_string());
     }
 
     /// Time at which the request arrived.
@@ -239,6 +245,7 @@ impl RequestLogGuard {
             let first = self.answered.map(|(_, first)| seconds(first));
             add("first_byte_seconds", json!(first));
         }
+        add("request_id", json!(facts.id));
         add("model", json!(facts.model.as_deref().map(shown)));
         add(
             "asked_model",

@@ -132,3 +132,31 @@ fn a_client_that_leaves_is_a_line() {
     let is_whole = line["generated_tokens"].as_u64().is_some_and(|n| n > 100);
     assert!(line["disconnected"] == true || is_whole, "{line}");
 }
+
+#[test]
+fn requests_have_ids() {
+    let (server, lines) = logging(LogFormat::Json);
+    let ids: Vec<String> = (0..2)
+        .map(|_| {
+            let answer = server.get("/health");
+            let line: Value = serde_json::from_str(&next(&lines)).unwrap();
+            assert!(line["request_id"].is_null(), "{line}");
+            answer.header("x-request-id").unwrap()
+        })
+        .collect();
+    assert!(ids[0] != ids[1] && ids[0].starts_with("req_"), "{ids:?}");
+    let answer = server.fetch("/v1/models/none", &[("x-request-id", "trace-7")]);
+    assert_eq!(answer.header("x-request-id").as_deref(), Some("trace-7"));
+    let line: Value = serde_json::from_str(&next(&lines)).unwrap();
+    assert_eq!(line["request_id"], "trace-7");
+    // Ids that could break a line of the log, or fill it, are replaced.
+    for bad in ["two words", &"x".repeat(129)] {
+        let answer = server.fetch("/health", &[("x-request-id", bad)]);
+        let id = answer.header("x-request-id").unwrap();
+        assert!(id.starts_with("req_"), "{id}");
+        next(&lines);
+    }
+    let answer = server.post("/v1/messages", &json!({}));
+    assert_eq!(answer.header("request-id"), answer.header("x-request-id"));
+    next(&lines);
+}

@@ -34,9 +34,15 @@ pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) header_length: Option<usize>,
     pub(crate) body: Vec<u8>,
+    headers: ureq::http::HeaderMap,
 }
 
 impl Answer {
+    pub(crate) fn header(&self, name: &str) -> Option<String> {
+        let value = self.headers.get(name)?;
+        Some(value.to_str().unwrap().to_string())
+    }
+
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.text()))
     }
@@ -171,11 +177,13 @@ impl Running {
         let length = response.headers().get("inference-header-content-length");
         let header_length = length.map(|v| v.to_str().unwrap().parse().unwrap());
         let status = response.status().as_u16();
+        let headers = response.headers().clone();
         let body = response.into_body().read_to_vec().unwrap();
         Answer {
             status,
             header_length,
             body,
+            headers,
         }
     }
 
