@@ -61,7 +61,7 @@ pub(crate) fn files_of(
     match families.contains(&found) {
         true => Ok(files),
         false => {
-            let reason = format!("{path}: a model of the kind {found:?} cannot {purpose}");
+            let reason = format!("{path}: {} cannot {purpose}", found.describe());
             Err(CallError::new(TercetStatus::Model, reason))
         }
     }

@@ -29,8 +29,13 @@ pub enum ModelFamily {
 }
 
 impl ModelFamily {
-    /// The family in a sentence.
-    pub(crate) fn describe(self) -> &'static str {
+    /// The family in a sentence, with its article.
+    ///
+    /// ```
+    /// use tercet_models::ModelFamily;
+    /// assert_eq!(ModelFamily::Speech.describe(), "a speech recognizer");
+    /// ```
+    pub fn describe(self) -> &'static str {
         match self {
             ModelFamily::Decoder => "a text decoder",
             ModelFamily::Encoder => "a text encoder",

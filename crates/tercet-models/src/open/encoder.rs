@@ -241,8 +241,11 @@ impl ModelFiles {
         if let EncoderOutput::Embedding(modules) = output {
             let said = self.sentence()?;
             if said.stated && said.modules.modes != modules.modes {
-                let (said, asked) = (&said.modules.modes, &modules.modes);
-                let reason = format!("the model's folder pools by {said:?}, not by {asked:?}");
+                let [said, asked] = [&said.modules.modes, &modules.modes].map(|modes| {
+                    let names: Vec<&str> = modes.iter().map(|mode| mode.name()).collect();
+                    names.join(" and ")
+                });
+                let reason = format!("the model's folder pools by {said}, not by {asked}");
                 return Err(ModelError::Unsupported(reason).into());
             }
         }

@@ -4,6 +4,7 @@
 use serde_json::{Map, Value};
 
 use super::{ColumnGroup, IntegerSpec, Packing, ZeroStorage};
+use crate::clip;
 
 /// The supported formats, for error messages.
 pub(super) const SUPPORTED: &str = "an unquantised checkpoint, a GGUF file, GPTQ of 2 to 8 bits, AWQ of 4 bits, fp8, \
@@ -55,7 +56,8 @@ fn group(size: Option<i64>) -> Result<ColumnGroup, String> {
 fn gptq(config: &Map<String, Value>) -> Result<Packing, String> {
     let bits = match number(config, "bits") {
         Some(bits @ 2..=8) => bits as u32,
-        other => return Err(format!("GPTQ of {other:?} bits")),
+        Some(other) => return Err(format!("GPTQ of {other} bits; 2 to 8 are supported")),
+        None => return Err("GPTQ without a number of `bits`".to_string()),
     };
     let form = text(config, "checkpoint_format").or_else(|| text(config, "format"));
     let zeros = match form {
@@ -88,8 +90,11 @@ fn awq(config: &Map<String, Value>) -> Result<Packing, String> {
         return Err("AWQ of other than 4 bits".to_string());
     }
     let version = text(config, "version");
-    if version.is_some_and(|v| !v.eq_ignore_ascii_case("gemm")) {
-        return Err(format!("AWQ's version {version:?}"));
+    if let Some(version) = version.filter(|v| !v.eq_ignore_ascii_case("gemm")) {
+        return Err(format!(
+            "AWQ's version `{}`; only `gemm` is supported",
+            clip(version)
+        ));
     }
     let size = number(config, "group_size").or(number(config, "q_group_size"));
     Ok(Packing::Awq {
@@ -130,9 +135,13 @@ fn compressed(config: &Map<String, Value>) -> Result<Packing, String> {
         (Some("float-quantized" | "naive-quantized"), true, Some(8)) => Ok(Packing::Float8),
         (Some("nvfp4-pack-quantized"), true, Some(4)) => Ok(Packing::Nvfp4),
         (Some("mxfp4-pack-quantized"), true, Some(4)) => Ok(Packing::Mxfp4),
-        (format, ..) => Err(format!(
-            "compressed-tensors' format {format:?} of {bits:?} bits"
-        )),
+        (format, ..) => {
+            let format = clip(format.unwrap_or("none"));
+            let bits = bits.map_or("unknown".to_string(), |bits| bits.to_string());
+            Err(format!(
+                "compressed-tensors' format `{format}` of {bits} bits"
+            ))
+        }
     }
 }
 
