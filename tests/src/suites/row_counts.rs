@@ -12,12 +12,12 @@ use tercet_ir::{CompileOptions, DType, Dim, Graph, OpError, Scheme, Tensor, Tens
 const COUNTS: [usize; 12] = [1, 2, 7, 8, 9, 16, 17, 31, 33, 64, 65, 100];
 const MOST: usize = 100;
 
+/// Names and types of parameters.
+type Parameters = Vec<(&'static str, TensorType)>;
+
 /// The shapes of a block's products: `x + down(silu(gate norm(x)) * (up norm(x)))`, with this width and twice this
 /// width inside.
-fn graph(
-    scheme: Scheme,
-    width: usize,
-) -> Result<(Graph, Vec<(&'static str, TensorType)>), OpError> {
+fn graph(scheme: Scheme, width: usize) -> Result<(Graph, Parameters), OpError> {
     let inner = 2 * width;
     let mut g = Graph::new();
     let x = g.input("x", Type::new(DType::F32, [Dim::sym("m"), width.into()]))?;
