@@ -12,7 +12,8 @@ pub fn free_bytes() -> Option<u64> {
         // the limits of the container panics.
         let is_known = system.total_memory() > 0;
         let container = is_known.then(|| system.cgroup_limits()).flatten();
-        let container = container.map(|c| c.free_memory);
+        // The container's own number counts cached files as used, which the system gives back.
+        let container = container.map(|c| c.total_memory.saturating_sub(c.rss));
         let machine = Some(system.available_memory()).filter(|bytes| *bytes > 0);
         [machine, container, address_space()]
             .into_iter()
