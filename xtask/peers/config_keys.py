@@ -249,8 +249,13 @@ def rotary_of(cls):
         return None
     found = found.get("full_attention", found) if isinstance(found, dict) else None
     usual = not found or (found.get("rope_theta") == 10000 and found.get("rope_type") == "default")
+    if usual:
+        return None
+    # `transformers` keeps the types of layers in a set, whose order differs from run to run.
+    if all(isinstance(value, dict) for value in found.values()):
+        return dict(sorted(found.items()))
     # The rotated part of a head is a key of its own in older files, which readers know.
-    return None if usual else {name: value for name, value in found.items() if name != "partial_rotary_factor"}
+    return {name: value for name, value in found.items() if name != "partial_rotary_factor"}
 
 
 def rope_types():
