@@ -308,6 +308,46 @@ fn merges(path: PathBuf, ids: &BTreeMap<String, u32>) -> Result<Vec<Value>, HfEr
     Ok(merges)
 }
 
+/// The named special tokens of a folder, then the additional ones, which have an empty name.
+fn special_tokens<'a>(
+    config: &'a Map<String, Value>,
+    map: &'a Map<String, Value>,
+    class: VocabularyClass,
+) -> Vec<NamedSpecial<'a>> {
+    // Files written before `added_tokens_decoder` existed are overridden by the map.
+    let overridden = !config
+        .get("added_tokens_decoder")
+        .is_some_and(Value::is_object);
+    let of = |key: &str| match overridden {
+        true => map.get(key).or_else(|| config.get(key)),
+        false => config.get(key).or_else(|| map.get(key)),
+    };
+    let mut specials: Vec<NamedSpecial<'_>> = Vec::new();
+    for key in [
+        "bos_token",
+        "eos_token",
+        "unk_token",
+        "sep_token",
+        "pad_token",
+        "cls_token",
+        "mask_token",
+    ] {
+        let usual = class.specials().iter().find(|(of, _)| *of == key);
+        match of(key) {
+            Some(token) if spelled(token).is_some() => {
+                specials.extend(spelled(token).map(|(content, flags)| (key, content, flags)));
+            }
+            Some(Value::Null) => {}
+            _ => specials.extend(usual.map(|(key, token)| (*key, (*token).to_string(), None))),
+        }
+    }
+    let more = of("additional_special_tokens").and_then(Value::as_array);
+    for token in more.into_iter().flatten() {
+        specials.extend(spelled(token).map(|(content, flags)| ("", content, flags)));
+    }
+    specials
+}
+
 /// The tokens that are recognized in a text before it is split, by id.
 struct AddedTokens {
     tokens: BTreeMap<u32, Map<String, Value>>,
@@ -351,34 +391,7 @@ impl AddedTokens {
         }
 
         let map = read_optional_json(&dir.join("special_tokens_map.json"))?.unwrap_or_default();
-        // Files written before `added_tokens_decoder` existed are overridden by the map.
-        let of = |key: &str| match listed {
-            Some(_) => config.get(key).or_else(|| map.get(key)),
-            None => map.get(key).or_else(|| config.get(key)),
-        };
-        let mut specials: Vec<NamedSpecial<'_>> = Vec::new();
-        for key in [
-            "bos_token",
-            "eos_token",
-            "unk_token",
-            "sep_token",
-            "pad_token",
-            "cls_token",
-            "mask_token",
-        ] {
-            let usual = class.specials().iter().find(|(of, _)| *of == key);
-            match of(key) {
-                Some(token) if spelled(token).is_some() => {
-                    specials.extend(spelled(token).map(|(content, flags)| (key, content, flags)));
-                }
-                Some(Value::Null) => {}
-                _ => specials.extend(usual.map(|(key, token)| (*key, (*token).to_string(), None))),
-            }
-        }
-        let more = of("additional_special_tokens").and_then(Value::as_array);
-        for token in more.into_iter().flatten() {
-            specials.extend(spelled(token).map(|(content, flags)| ("", content, flags)));
-        }
+        let specials = special_tokens(config, &map, class);
         let mut around = [None, None];
         let mut unknown = None;
         for (key, content, flags) in specials {
