@@ -2,16 +2,17 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
-use tercet_models::FinishReason;
 use tercet_models::answer::{AnswerEvent, AnswerParser};
+use tercet_models::{FinishReason, Tokenizer};
 
 use crate::error::ApiError;
-use crate::language::{ResponseEvent, ResponseReceiver};
+use crate::language::{ResponseEvent, ResponseReceiver, ServedLanguageModel};
 use crate::logprobs::TokenLogprob;
 use crate::request_log::RequestRecord;
 
@@ -37,6 +38,10 @@ pub(crate) struct AnswerEnd {
     pub(crate) stop: Option<String>,
     /// Whether the answer calls tools.
     pub(crate) has_calls: bool,
+    /// Number of tokens of the thoughts, as the tokenizer reads them.
+    pub(crate) thought_tokens: usize,
+    /// When the first token was generated.
+    pub(crate) first_text: Option<Instant>,
 }
 
 /// A part of an answer.
@@ -63,6 +68,7 @@ pub(crate) struct AnswerStream {
     choices: Vec<ChoiceState>,
     finished: usize,
     generated_tokens: usize,
+    tokenizer: Arc<Tokenizer>,
     record: Arc<RequestRecord>,
 }
 
@@ -71,6 +77,8 @@ struct ChoiceState {
     /// Parser of thoughts and calls, for conversations.
     parser: Option<AnswerParser>,
     has_calls: bool,
+    thought: String,
+    first_text: Option<Instant>,
     /// Details of tokens without text so far.
     pending: AnswerPiece,
 }
@@ -80,11 +88,13 @@ impl AnswerStream {
     pub(crate) fn new(
         responses: ResponseReceiver,
         (count, parser): (usize, Option<&AnswerParser>),
-        record: &Arc<RequestRecord>,
+        (language, record): (&ServedLanguageModel, &Arc<RequestRecord>),
     ) -> AnswerStream {
         let choice = |_| ChoiceState {
             parser: parser.cloned(),
             has_calls: false,
+            thought: String::new(),
+            first_text: None,
             pending: AnswerPiece::default(),
         };
         AnswerStream {
@@ -94,6 +104,7 @@ impl AnswerStream {
             choices: (0..count).map(choice).collect(),
             finished: 0,
             generated_tokens: 0,
+            tokenizer: Arc::clone(&language.tokenizer),
             record: Arc::clone(record),
         }
     }
@@ -143,6 +154,7 @@ impl AnswerStream {
 
     fn handle(&mut self, index: usize, event: ResponseEvent) -> Result<(), ApiError> {
         let choice = &mut self.choices[index];
+        choice.first_text.get_or_insert_with(Instant::now);
         match event {
             ResponseEvent::Token(token, logits) => {
                 choice.pending.tokens.push(token);
@@ -176,6 +188,8 @@ impl AnswerStream {
                     cached,
                     stop,
                     has_calls: choice.has_calls,
+                    thought_tokens: token_count(&self.tokenizer, &choice.thought).min(tokens),
+                    first_text: choice.first_text,
                 };
                 self.parsed.push_back((index, AnswerPart::End(end)));
                 self.finished += 1;
@@ -219,10 +233,24 @@ impl AnswerStream {
     }
 }
 
+fn token_count(tokenizer: &Tokenizer, text: &str) -> usize {
+    match text {
+        "" => 0,
+        text => tokenizer
+            .encode_literally(text, false)
+            .map_or(0, |tokens| tokens.len()),
+    }
+}
+
 impl ChoiceState {
     fn piece(&mut self, events: Vec<AnswerEvent>) -> AnswerPiece {
         let is_call = |event: &AnswerEvent| matches!(event, AnswerEvent::Call { .. });
         self.has_calls |= events.iter().any(is_call);
+        for event in &events {
+            if let AnswerEvent::Thought(text) = event {
+                self.thought += text;
+            }
+        }
         AnswerPiece {
             events,
             ..std::mem::take(&mut self.pending)

@@ -259,7 +259,7 @@ impl PreparedConversation {
             .start(requests, adapter, app.ticket(record))
             .await?;
         let parsed = (self.params.n, Some(&self.answers));
-        Ok(AnswerStream::new(responses, parsed, record))
+        Ok(AnswerStream::new(responses, parsed, (language, record)))
     }
 }
 

@@ -65,7 +65,7 @@ pub(crate) async fn handle(
     let responses = language
         .start(requests, selected.adapter, app.ticket(&record))
         .await?;
-    let mut answers = AnswerStream::new(responses, (1, None), &record);
+    let mut answers = AnswerStream::new(responses, (1, None), (language, &record));
     let renderer = InfillRenderer {
         model: selected.name,
         prompt_tokens: prompt.len(),

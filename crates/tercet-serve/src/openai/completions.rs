@@ -94,7 +94,7 @@ pub(crate) async fn handle(
     let responses = language
         .start(requests, adapter, app.ticket(&record))
         .await?;
-    let mut answers = AnswerStream::new(responses, (texts, None), &record);
+    let mut answers = AnswerStream::new(responses, (texts, None), (language, &record));
     match wanted.stream {
         true => stream_response(answers, CompletionRenderer::new(frame)).await,
         false => Ok(json_response(

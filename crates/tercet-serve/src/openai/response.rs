@@ -150,14 +150,18 @@ impl ResponseEnvelope {
         }
     }
 
-    /// Token usage: generated tokens, and prompt tokens that a cache had.
-    fn usage_of(&self, written: usize, cached: usize) -> Value {
-        json!({
+    /// Token usage: generated tokens, prompt tokens that a cache had, and tokens of thoughts.
+    fn usage_of(&self, written: usize, (cached, thoughts): (usize, usize)) -> Value {
+        let mut usage = json!({
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": written,
             "total_tokens": self.prompt_tokens + written,
             "prompt_tokens_details": {"cached_tokens": cached},
-        })
+        });
+        if self.form == CompletionKind::Chat {
+            usage["completion_tokens_details"] = json!({"reasoning_tokens": thoughts});
+        }
+        usage
     }
 
     /// Cached prompt tokens of the completion with this index. Each prompt counts once.
@@ -209,6 +213,7 @@ impl ResponseEnvelope {
         let written = answers.iter().map(|answer| answer.end.tokens).sum();
         let ends = answers.iter().map(|answer| &answer.end).enumerate();
         let cached = ends.map(|(index, end)| self.cached_of(index, end)).sum();
+        let thoughts = answers.iter().map(|answer| answer.end.thought_tokens).sum();
         let choices = answers.into_iter().enumerate().map(|(index, answer)| {
             let WholeAnswer { mut piece, end } = answer;
             let mut parsed = ParsedAnswer::default();
@@ -241,7 +246,7 @@ impl ResponseEnvelope {
             choice
         });
         let mut whole = self.object(object, choices.collect());
-        whole["usage"] = self.usage_of(written, cached);
+        whole["usage"] = self.usage_of(written, (cached, thoughts));
         whole
     }
 
@@ -348,11 +353,11 @@ impl ResponseEnvelope {
     }
 
     /// Events after all completions.
-    fn last(&self, written: usize, cached: usize) -> String {
+    fn last(&self, written: usize, counts: (usize, usize)) -> String {
         let mut events = String::new();
         if self.usage {
             let mut last = self.object(self.object_of_part(), json!([]));
-            last["usage"] = self.usage_of(written, cached);
+            last["usage"] = self.usage_of(written, counts);
             events += &event(&last);
         }
         events + "data: [DONE]\n\n"
@@ -368,6 +373,7 @@ pub(crate) struct CompletionRenderer {
     has_begun: Vec<bool>,
     /// Prompt tokens that a cache had.
     cached: usize,
+    thought_tokens: usize,
 }
 
 impl CompletionRenderer {
@@ -376,6 +382,7 @@ impl CompletionRenderer {
             calls: vec![0; frame.choice_count],
             has_begun: vec![false; frame.choice_count],
             cached: 0,
+            thought_tokens: 0,
             frame,
         }
     }
@@ -394,11 +401,12 @@ impl AnswerRenderer for CompletionRenderer {
 
     fn end(&mut self, index: usize, end: &AnswerEnd) -> String {
         self.cached += self.frame.cached_of(index, end);
+        self.thought_tokens += end.thought_tokens;
         self.frame.end(index, end)
     }
 
     fn last(&mut self, tokens: usize) -> String {
-        self.frame.last(tokens, self.cached)
+        self.frame.last(tokens, (self.cached, self.thought_tokens))
     }
 
     /// The stream then ends without `[DONE]`.

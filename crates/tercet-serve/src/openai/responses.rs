@@ -71,7 +71,7 @@ pub(crate) async fn handle(
     let prepared = request.prepare(language)?;
     let mut frame = ResponseFrame::new(&selected.name, echo, prepared.prompt.len());
     frame.logprobs = prepared.params.top_logprobs.is_some();
-    let renderer = ResponseRenderer::new(frame, Arc::clone(&language.tokenizer));
+    let renderer = ResponseRenderer::new(frame);
     let of = (language, selected.adapter);
     let mut answers = prepared.start(&app, of, &record).await?;
     match prepared.params.stream {

@@ -1,11 +1,10 @@
 //! Output items of the Responses API, and the events of a stream.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tercet_models::FinishReason;
 use tercet_models::answer::AnswerEvent;
-use tercet_models::{FinishReason, Tokenizer};
 
 use crate::answer_stream::{AnswerEnd, AnswerPiece, AnswerRenderer, WholeAnswer};
 use crate::error::ApiError;
@@ -135,25 +134,21 @@ impl OpenItem {
 /// Writes a response, as a stream or whole.
 pub(super) struct ResponseRenderer {
     frame: ResponseFrame,
-    tokenizer: Arc<Tokenizer>,
     /// Number of the next event.
     sequence: u64,
     output: Vec<Value>,
     open: Option<OpenItem>,
-    thoughts: String,
-    /// The reason, the generated tokens and the cached prompt tokens.
-    finished: Option<(FinishReason, usize, usize)>,
+    /// The reason, and counts: generated tokens, cached prompt tokens, tokens of thoughts.
+    finished: Option<(FinishReason, [usize; 3])>,
 }
 
 impl ResponseRenderer {
-    pub(super) fn new(frame: ResponseFrame, tokenizer: Arc<Tokenizer>) -> ResponseRenderer {
+    pub(super) fn new(frame: ResponseFrame) -> ResponseRenderer {
         ResponseRenderer {
             frame,
-            tokenizer,
             sequence: 0,
             output: Vec::new(),
             open: None,
-            thoughts: String::new(),
             finished: None,
         }
     }
@@ -167,8 +162,8 @@ impl ResponseRenderer {
 
     /// The response after the end of its answer.
     fn response(&self) -> Value {
-        let unfinished = (FinishReason::Cancelled, 0, 0);
-        let (finish, tokens, cached) = self.finished.unwrap_or(unfinished);
+        let unfinished = (FinishReason::Cancelled, [0; 3]);
+        let (finish, [tokens, cached, thoughts]) = self.finished.unwrap_or(unfinished);
         let is_cut = is_cut(finish);
         let status = if is_cut { "incomplete" } else { "completed" };
         let mut response = self.frame.json(status, &self.output);
@@ -178,9 +173,6 @@ impl ResponseRenderer {
             response["completed_at"] = now().into();
         }
         let prompt = self.frame.prompt_tokens;
-        // Thoughts are counted as the tokenizer reads them.
-        let thoughts = self.tokenizer.encode_literally(&self.thoughts, false);
-        let thoughts = thoughts.map_or(0, |thoughts| thoughts.len().min(tokens));
         response["usage"] = json!({
             "input_tokens": prompt, "input_tokens_details": {"cached_tokens": cached},
             "output_tokens": tokens, "output_tokens_details": {"reasoning_tokens": thoughts},
@@ -277,7 +269,6 @@ impl ResponseRenderer {
 
     fn thought(&mut self, piece: &str) -> String {
         let mut events = String::new();
-        self.thoughts += piece;
         if !matches!(self.open, Some(OpenItem::Reasoning { .. })) {
             events += &self.begin_item(OpenItem::Reasoning {
                 id: new_id("rs"),
@@ -336,7 +327,7 @@ impl AnswerRenderer for ResponseRenderer {
     }
 
     fn end(&mut self, _: usize, end: &AnswerEnd) -> String {
-        self.finished = Some((end.finish, end.tokens, end.cached));
+        self.finished = Some((end.finish, [end.tokens, end.cached, end.thought_tokens]));
         let status = match is_cut(end.finish) {
             true => "incomplete",
             false => "completed",
