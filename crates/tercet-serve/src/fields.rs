@@ -104,6 +104,16 @@ impl JsonFields {
         self.map.remove(name).filter(|v| !v.is_null())
     }
 
+    /// Whether a field is missing, null, or an empty text or list.
+    pub(crate) fn is_blank(&self, name: &str) -> bool {
+        match self.map.get(name) {
+            None | Some(Value::Null) => true,
+            Some(Value::String(text)) => text.is_empty(),
+            Some(Value::Array(items)) => items.is_empty(),
+            Some(_) => false,
+        }
+    }
+
     /// Puts a field back that was taken.
     pub(crate) fn put(&mut self, name: &str, value: Option<Value>) {
         if let Some(value) = value {

@@ -7,6 +7,7 @@ mod selection;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use tercet::{CompileOptions, Graph};
 use tercet_models::{ContextFit, ModelFiles};
@@ -21,6 +22,7 @@ use crate::options::ServeOptions;
 use self::entry::{ModelEntry, ModelLoadSource, ServedModel};
 use self::residency::ModelResidency;
 
+pub(crate) use self::entry::KeepAlive;
 pub use self::entry::ModelOpener;
 pub(crate) use self::kind::ServedKind;
 pub use self::residency::ResidencyLimits;
@@ -64,6 +66,8 @@ pub(crate) struct ListedModel {
     pub(crate) base: Option<String>,
     pub(crate) kind: ServedKind,
     pub(crate) is_loaded: bool,
+    /// Time until the model is unloaded if it has no requests; `None` means never.
+    pub(crate) time_left: Option<Duration>,
 }
 
 impl ModelRegistry {
@@ -265,12 +269,21 @@ impl ModelRegistry {
     /// All names that requests can use.
     pub(crate) fn listed_models(&self) -> Vec<ListedModel> {
         let all = self.residency.entries.iter().flat_map(|entry| {
-            let is_loaded = entry.usage().is_some();
+            let usage = entry.usage();
+            let is_loaded = usage.is_some();
+            let limit = self.residency.idle_limit(entry);
+            let time_left = usage.zip(limit).map(|(usage, limit)| {
+                let until = usage.last_used.checked_add(limit);
+                until.map_or(limit, |until| {
+                    until.saturating_duration_since(Instant::now())
+                })
+            });
             let listed = move |name: String, base: Option<String>| ListedModel {
                 name,
                 base,
                 kind: entry.kind,
                 is_loaded,
+                time_left,
             };
             let own = &entry.name;
             let adapted = entry.adapters().into_iter();

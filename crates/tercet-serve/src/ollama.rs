@@ -3,11 +3,12 @@
 
 mod catalog;
 mod embed;
+mod keep_alive;
 mod renderer;
 mod request;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Extension, State};
@@ -17,12 +18,13 @@ use serde_json::json;
 
 pub(crate) use self::catalog::{ps, show, tags, version};
 pub(crate) use self::embed::{embed, embeddings};
+use self::keep_alive::take_keep_alive;
 use self::renderer::{OllamaForm, OllamaRenderer};
 use crate::answer_stream::{AnswerStream, stream_response};
 use crate::error::{ApiError, json_response};
 use crate::fields::JsonFields;
 use crate::http::AppState;
-use crate::models::SelectedLanguage;
+use crate::models::{KeepAlive, SelectedLanguage};
 use crate::queue_ticket::take_terms;
 use crate::request_log::RequestRecord;
 
@@ -52,6 +54,43 @@ async fn read_body(app: &AppState, headers: &HeaderMap, body: Body) -> Result<By
     app.read(headers, body).await
 }
 
+/// Sets how long the model stays loaded. A model that is not loaded on demand ignores it.
+fn keep(app: &AppState, name: &str, (keep_alive, record): (Option<KeepAlive>, &RequestRecord)) {
+    if let Some(time) = keep_alive
+        && !app.models.set_keep_alive(name, time)
+    {
+        record.add_ignored("keep_alive");
+    }
+}
+
+/// Unloads the model of a request that has no input and keeps the model for no time. `None` for other requests, and
+/// for models that stay loaded.
+async fn unload(
+    app: &AppState,
+    (fields, form): (&mut JsonFields, OllamaForm),
+    record: &RequestRecord,
+) -> Result<Option<Response>, ApiError> {
+    let keep_alive = fields.take("keep_alive");
+    fields.put("keep_alive", keep_alive.clone());
+    let is_zero = take_keep_alive(fields)? == Some(KeepAlive::For(Duration::ZERO));
+    fields.put("keep_alive", keep_alive);
+    let inputs = ["messages", "prompt", "suffix", "images"];
+    if !is_zero || !inputs.iter().all(|name| fields.is_blank(name)) {
+        return Ok(None);
+    }
+    let asked = fields.text("model")?;
+    fields.put("model", asked.clone().map(Into::into));
+    let Some(name) = model_name(app, asked) else {
+        return Ok(None);
+    };
+    if app.models.unload(&name).await.is_err() {
+        return Ok(None);
+    }
+    record.set_model(Some(&name), &name);
+    let response = renderer::without_text(&name, form, "unload");
+    Ok(Some(json_response(&response)))
+}
+
 /// The name of a model without the tag that this API's clients add.
 fn model_name(app: &AppState, asked: Option<String>) -> Option<String> {
     let asked = asked?;
@@ -66,17 +105,21 @@ fn model_name(app: &AppState, asked: Option<String>) -> Option<String> {
     }
 }
 
+/// The model of a request, and the time that loading took.
 async fn select(
     app: &AppState,
     fields: &mut JsonFields,
     record: &RequestRecord,
-) -> Result<SelectedLanguage, ApiError> {
+) -> Result<(SelectedLanguage, Duration), ApiError> {
     take_terms(fields, record)?;
+    let keep_alive = take_keep_alive(fields)?;
     let asked = model_name(app, fields.text("model")?);
+    let began = Instant::now();
     let selected = app.in_time(record, app.models.language(asked.as_deref()));
     let selected = selected.await?;
     record.set_model(asked.as_deref(), &selected.name);
-    Ok(selected)
+    keep(app, &selected.name, (keep_alive, record));
+    Ok((selected, began.elapsed()))
 }
 
 /// `POST /api/chat`
@@ -89,11 +132,15 @@ pub(crate) async fn chat(
     let began = Instant::now();
     let body = read_body(&app, &headers, body).await?;
     let mut fields = JsonFields::parse(&body)?;
-    let selected = select(&app, &mut fields, &record).await?;
+    if let Some(response) = unload(&app, (&mut fields, OllamaForm::Chat), &record).await? {
+        return Ok(response);
+    }
+    let (selected, load_time) = select(&app, &mut fields, &record).await?;
     let Some(request) = request::chat(fields, &selected.model, &record)? else {
-        return Ok(json_response(&renderer::loaded(
+        return Ok(json_response(&renderer::without_text(
             &selected.name,
             OllamaForm::Chat,
+            "load",
         )));
     };
     let request = request.decoded().await?;
@@ -102,7 +149,8 @@ pub(crate) async fn chat(
     let answers = prepared.start(&app, of, &record).await?;
     let prompt = prepared.prompt.len();
     let logprobs = prepared.params.top_logprobs.is_some();
-    let renderer = OllamaRenderer::new(&selected.name, OllamaForm::Chat, (prompt, logprobs), began);
+    let times = (began, load_time);
+    let renderer = OllamaRenderer::new(&selected.name, OllamaForm::Chat, (prompt, logprobs), times);
     respond(answers, renderer, prepared.params.stream).await
 }
 
@@ -116,14 +164,18 @@ pub(crate) async fn generate(
     let began = Instant::now();
     let body = read_body(&app, &headers, body).await?;
     let mut fields = JsonFields::parse(&body)?;
-    let selected = select(&app, &mut fields, &record).await?;
+    if let Some(response) = unload(&app, (&mut fields, OllamaForm::Generate), &record).await? {
+        return Ok(response);
+    }
+    let (selected, load_time) = select(&app, &mut fields, &record).await?;
     let language = &selected.model;
     let of = (language, selected.adapter);
     let (answers, prompt, params) = match request::generate(fields, language, &record)? {
         request::GenerateInput::Nothing => {
-            return Ok(json_response(&renderer::loaded(
+            return Ok(json_response(&renderer::without_text(
                 &selected.name,
                 OllamaForm::Generate,
+                "load",
             )));
         }
         request::GenerateInput::Conversation(request) => {
@@ -140,14 +192,19 @@ pub(crate) async fn generate(
                 .start(requests, selected.adapter, app.ticket(&record))
                 .await?;
             (
-                AnswerStream::new(responses, (1, None), &record),
+                AnswerStream::new(responses, (1, None), (language, &record)),
                 prompt.len(),
                 *params,
             )
         }
     };
     let shown = (prompt, params.top_logprobs.is_some());
-    let renderer = OllamaRenderer::new(&selected.name, OllamaForm::Generate, shown, began);
+    let renderer = OllamaRenderer::new(
+        &selected.name,
+        OllamaForm::Generate,
+        shown,
+        (began, load_time),
+    );
     respond(answers, renderer, params.stream).await
 }
 

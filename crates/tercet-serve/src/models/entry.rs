@@ -132,9 +132,18 @@ struct EntryState {
     loaded: Option<LoadedModel>,
     /// Whether the model is to be unloaded: new requests wait until it is loaded again.
     is_closing: bool,
+    /// What the last request that chose a time wants; `None` is the limit of the server.
+    keep_alive: Option<KeepAlive>,
     /// Names of the adapters of the source.
     adapters: Vec<String>,
     added: Vec<AddedAdapter>,
+}
+
+/// How long a model stays loaded after its last request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeepAlive {
+    For(Duration),
+    Forever,
 }
 
 struct LoadedModel {
@@ -183,6 +192,7 @@ impl ModelEntry {
             state: Mutex::new(EntryState {
                 loaded: None,
                 is_closing: false,
+                keep_alive: None,
                 adapters,
                 added: Vec::new(),
             }),
@@ -203,6 +213,20 @@ impl ModelEntry {
         let loaded = state.loaded.as_mut()?;
         loaded.last_used = Instant::now();
         Some(loaded.model.clone())
+    }
+
+    /// Like [`Self::lease`], without counting as a request.
+    pub(super) fn peek(&self) -> Option<ServedModel> {
+        let state = self.state();
+        state.loaded.as_ref().map(|loaded| loaded.model.clone())
+    }
+
+    pub(super) fn keep_alive(&self) -> Option<KeepAlive> {
+        self.state().keep_alive
+    }
+
+    pub(super) fn set_keep_alive(&self, keep_alive: KeepAlive) {
+        self.state().keep_alive = Some(keep_alive);
     }
 
     /// The use of the model; `None` if it is not loaded. A model with requests counts as used now.

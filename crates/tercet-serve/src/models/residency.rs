@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use axum::http::StatusCode;
 use tokio::sync::Mutex;
 
-use super::entry::{AddedAdapter, ModelEntry, ServedModel};
+use super::entry::{AddedAdapter, KeepAlive, ModelEntry, ServedModel};
 use super::kind::ServedKind;
 use crate::error::{ApiError, ServeError};
 
@@ -227,17 +227,31 @@ impl ModelResidency {
         changing.await.map_err(|_| ApiError::worker_lost())?
     }
 
+    /// Time without requests after which a model is unloaded; `None` means never.
+    pub(super) fn idle_limit(&self, entry: &ModelEntry) -> Option<Duration> {
+        entry.source.as_ref()?;
+        match entry.keep_alive() {
+            Some(KeepAlive::For(time)) => Some(time),
+            Some(KeepAlive::Forever) => None,
+            None => self.limits.idle,
+        }
+    }
+
     /// Unloads models by age, forever.
     pub(super) async fn sweep(&self) {
-        let Some(age) = self.limits.idle else {
+        if self.entries.iter().all(|entry| entry.source.is_none()) {
             return std::future::pending().await;
-        };
+        }
+        let pause = self.limits.idle.map_or(SWEEP, |age| SWEEP.min(age / 4));
         loop {
-            tokio::time::sleep(SWEEP.min(age / 4).max(POLL)).await;
+            tokio::time::sleep(pause.max(POLL)).await;
             let Ok(_turn) = self.turn.try_lock() else {
                 continue;
             };
-            for entry in self.entries.iter().filter(|entry| entry.source.is_some()) {
+            for entry in &self.entries {
+                let Some(age) = self.idle_limit(entry) else {
+                    continue;
+                };
                 if let Some(model) = entry.take_idle(age) {
                     // The result is not needed.
                     let _ = blocking(move || drop(model)).await;

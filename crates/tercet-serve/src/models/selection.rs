@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::entry::{ModelEntry, ServedModel};
+use super::entry::{KeepAlive, ModelEntry, ServedModel};
 use super::kind::ServedKind;
 use super::{ModelRegistry, is_adapter_name};
 use crate::encoder::EncoderModel;
@@ -92,9 +92,25 @@ impl ModelRegistry {
     /// The language model of a name, if it is loaded.
     pub(crate) fn loaded_language(&self, name: &str) -> Option<Arc<ServedLanguageModel>> {
         let (entry, _) = self.language_entry(name).ok()?;
-        match entry.lease()? {
+        match entry.peek()? {
             ServedModel::Language(model) => Some(model),
             _ => None,
+        }
+    }
+
+    /// Sets how long the model of a request stays loaded after its last request. Returns whether the model can be
+    /// unloaded.
+    pub(crate) fn set_keep_alive(&self, name: &str, keep_alive: KeepAlive) -> bool {
+        let base = match self.entry(name) {
+            Some(_) => name,
+            None => name.rsplit_once(':').map_or(name, |(base, _)| base),
+        };
+        match self.entry(base) {
+            Some(entry) if entry.source.is_some() => {
+                entry.set_keep_alive(keep_alive);
+                true
+            }
+            _ => false,
         }
     }
 

@@ -1,6 +1,7 @@
 //! The served models: `/api/tags`, `/api/ps`, `/api/show` and `/api/version`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Extension, State};
@@ -12,7 +13,7 @@ use super::{OllamaError, model_name, read_body};
 use crate::error::{ApiError, json_response};
 use crate::fields::JsonFields;
 use crate::fill_in_middle::FillInMiddle;
-use crate::http::AppState;
+use crate::http::{AppState, now};
 use crate::model_facts::ModelFacts;
 use crate::models::ListedModel;
 use crate::request_log::{RequestRecord, timestamp};
@@ -28,6 +29,8 @@ const THOUGHTS: [&str; 4] = [
 ];
 /// Time at which a model is unloaded: never, as Ollama writes it.
 const NEVER: &str = "2318-01-01T00:00:00Z";
+/// Longer times than a century count as never.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// `GET /api/version`
 pub(crate) async fn version() -> Response {
@@ -45,7 +48,11 @@ pub(crate) async fn tags(State(app): State<Arc<AppState>>) -> Response {
 pub(crate) async fn ps(State(app): State<Arc<AppState>>) -> Response {
     let running = |model: ListedModel| {
         let mut shown = listed(&app, &model)?;
-        shown["expires_at"] = NEVER.into();
+        let left = model.time_left.filter(|left| *left < LONGEST);
+        shown["expires_at"] = match left {
+            Some(left) => timestamp(Duration::from_secs(now()) + left).into(),
+            None => NEVER.into(),
+        };
         shown["size_vram"] = shown["size"].clone();
         if let Some(language) = app.models.loaded_language(&model.name) {
             shown["context_length"] = language.context.into();
@@ -69,7 +76,7 @@ fn listed(app: &AppState, model: &ListedModel) -> Option<Value> {
 
 /// The start of the server, which is when models were loaded.
 fn loaded_at(app: &AppState) -> String {
-    timestamp(std::time::Duration::from_secs(app.started))
+    timestamp(Duration::from_secs(app.started))
 }
 
 fn details(facts: &ModelFacts, base: Option<&str>) -> Value {

@@ -1,7 +1,7 @@
 //! `POST /api/embed`, and its predecessor `POST /api/embeddings`.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::{Extension, State};
@@ -10,7 +10,8 @@ use axum::response::Response;
 use serde::Serialize;
 use serde_json::json;
 
-use super::{OllamaError, model_name, read_body};
+use super::keep_alive::take_keep_alive;
+use super::{OllamaError, keep, model_name, read_body};
 use crate::encoder::{EmbeddingResult, EncoderInputs};
 use crate::error::{ApiError, json_text_response};
 use crate::fields::JsonFields;
@@ -37,18 +38,22 @@ struct EmbeddingResponse<'a> {
     embedding: &'a [f32],
 }
 
-/// Embeds the texts of a field.
+/// Embeds the texts of a field. The duration is that of waiting for the model.
 async fn embedded<'a>(
     app: &'a AppState,
     record: &RequestRecord,
     mut fields: JsonFields,
     field: &str,
-) -> Result<(&'a str, EmbeddingResult), ApiError> {
+) -> Result<(&'a str, EmbeddingResult, Duration), ApiError> {
     take_terms(&mut fields, record)?;
+    let keep_alive = take_keep_alive(&mut fields)?;
     let asked = model_name(app, fields.text("model")?);
+    let began = Instant::now();
     let model = app.models.encoder(asked.as_deref());
     let (name, encoder) = app.in_time(record, model).await?;
+    let load_time = began.elapsed();
     record.set_model(asked.as_deref(), name);
+    keep(app, name, (keep_alive, record));
     let texts = fields.texts(field)?;
     if texts.len() > MAX_INPUTS {
         let message = format!(
@@ -62,7 +67,7 @@ async fn embedded<'a>(
     fields.ignore_rest((record, ""));
     if texts.is_empty() {
         let (rows, tokens) = (Vec::new(), 0);
-        return Ok((name, EmbeddingResult { rows, tokens }));
+        return Ok((name, EmbeddingResult { rows, tokens }, load_time));
     }
     let mut result = encoder
         .embed(EncoderInputs::Texts(texts), cut, &app.ticket(record))
@@ -72,7 +77,11 @@ async fn embedded<'a>(
     }
     record.set_prompt_tokens(result.tokens);
     count(&app.metrics.prompt_tokens, result.tokens);
-    Ok((name, result))
+    Ok((name, result, load_time))
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn written(response: &impl Serialize) -> Result<Response, OllamaError> {
@@ -90,12 +99,12 @@ pub(crate) async fn embed(
     let began = Instant::now();
     let body = read_body(&app, &headers, body).await?;
     let fields = JsonFields::parse(&body)?;
-    let (model, result) = embedded(&app, &record, fields, "input").await?;
+    let (model, result, load_time) = embedded(&app, &record, fields, "input").await?;
     written(&EmbedResponse {
         model,
         embeddings: &result.rows,
-        total_duration: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
-        load_duration: 0,
+        total_duration: nanoseconds(began.elapsed()),
+        load_duration: nanoseconds(load_time),
         prompt_eval_count: result.tokens,
     })
 }
@@ -111,7 +120,7 @@ pub(crate) async fn embeddings(
     let mut fields = JsonFields::parse(&body)?;
     let prompt = fields.text("prompt")?.filter(|text| !text.is_empty());
     fields.put("prompt", prompt.map(|text| json!([text])));
-    let (_, result) = embedded(&app, &record, fields, "prompt").await?;
+    let (_, result, _) = embedded(&app, &record, fields, "prompt").await?;
     let embedding = result.rows.first().map(Vec::as_slice).unwrap_or_default();
     written(&EmbeddingResponse { embedding })
 }

@@ -26,8 +26,8 @@ pub(super) struct OllamaRenderer {
     /// Whether responses have logprobs.
     logprobs: bool,
     began: Instant,
-    /// Time of the first text.
-    first: Option<Instant>,
+    /// Time of waiting for the model.
+    load_time: Duration,
     /// A call whose arguments are not complete.
     call: ParsedAnswer,
     calls: usize,
@@ -38,7 +38,7 @@ impl OllamaRenderer {
         model: &str,
         form: OllamaForm,
         (prompt_tokens, logprobs): (usize, bool),
-        began: Instant,
+        (began, load_time): (Instant, Duration),
     ) -> OllamaRenderer {
         OllamaRenderer {
             model: model.to_string(),
@@ -46,13 +46,13 @@ impl OllamaRenderer {
             prompt_tokens,
             logprobs,
             began,
-            first: None,
+            load_time,
             call: ParsedAnswer::default(),
             calls: 0,
         }
     }
 
-    /// The document of a whole answer. The time of the prompt is unknown, so the answer has all time.
+    /// The document of a whole answer.
     pub(super) fn whole(mut self, answer: WholeAnswer) -> Value {
         let mut parsed = ParsedAnswer::default();
         let events = answer.piece.events.into_iter();
@@ -83,18 +83,19 @@ impl OllamaRenderer {
     fn add_end(&self, document: &mut Value, end: &AnswerEnd) {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let total = self.began.elapsed();
-        let prompt = self
-            .first
-            .map_or(Duration::ZERO, |first| first - self.began);
+        // The prompt was read when the first text came.
+        let first = end
+            .first_text
+            .map_or(total, |first| first.saturating_duration_since(self.began));
         let reason = match end.finish {
             FinishReason::Length | FinishReason::Context => "length",
             FinishReason::End | FinishReason::Stop | FinishReason::Cancelled => "stop",
         };
         let fields = json!({
             "done": true, "done_reason": reason, "total_duration": nanoseconds(total),
-            "load_duration": 0, "prompt_eval_count": self.prompt_tokens,
-            "prompt_eval_duration": nanoseconds(prompt), "eval_count": end.tokens,
-            "eval_duration": nanoseconds(total.saturating_sub(prompt)),
+            "load_duration": nanoseconds(self.load_time), "prompt_eval_count": self.prompt_tokens,
+            "prompt_eval_duration": nanoseconds(first.saturating_sub(self.load_time)),
+            "eval_count": end.tokens, "eval_duration": nanoseconds(total.saturating_sub(first)),
         });
         if let (Some(document), Value::Object(fields)) = (document.as_object_mut(), fields) {
             document.extend(fields);
@@ -145,11 +146,11 @@ fn document(
     document
 }
 
-/// The response of a request that only loads the model.
-pub(super) fn loaded(model: &str, form: OllamaForm) -> Value {
+/// The response of a request that only loads or unloads the model.
+pub(super) fn without_text(model: &str, form: OllamaForm, reason: &str) -> Value {
     let mut loaded = document(model, form, ("", ""), Vec::new());
     loaded["done"] = true.into();
-    loaded["done_reason"] = "load".into();
+    loaded["done_reason"] = reason.into();
     loaded
 }
 
@@ -162,7 +163,6 @@ impl AnswerRenderer for OllamaRenderer {
     const MEDIA_TYPE: &'static str = "application/x-ndjson";
 
     fn piece(&mut self, _: usize, piece: AnswerPiece) -> String {
-        self.first.get_or_insert_with(Instant::now);
         let mut lines = String::new();
         let mut scores = piece.scores;
         for event in piece.events {

@@ -222,9 +222,6 @@ fn params(
     }
     options(fields, &mut params, record)?;
     params.stream = fields.truth("stream")?.unwrap_or(true);
-    if fields.take("keep_alive").is_some() {
-        record.add_ignored("keep_alive");
-    }
     let top = fields.count("top_logprobs")?.map_or(0, clamped);
     if top > MAX_TOP_LOGPROBS {
         let expected = format!("a whole number from 0 to {MAX_TOP_LOGPROBS}");

@@ -212,6 +212,85 @@ fn models_are_loaded_and_unloaded_on_request() {
     assert_eq!(refused.status, 400, "{}", refused.text());
 }
 
+/// When `/api/ps` says that a model is unloaded.
+fn expires_at(server: &Running, name: &str) -> Option<String> {
+    let listed = server.get("/api/ps").json();
+    let models = listed["models"].as_array().unwrap();
+    let model = models.iter().find(|model| model["name"] == name)?;
+    Some(model["expires_at"].as_str().unwrap().to_string())
+}
+
+#[test]
+fn keep_alive_sets_how_long_a_model_stays() {
+    let options = ServeOptions::default();
+    let mut models = registry(ResidencyLimits::default());
+    for name in ["a", "b"] {
+        add(&mut models, name, TINY, &options).unwrap();
+    }
+    let server = run(models, options);
+    let ask = |path: &str, mut more: Value| {
+        more["stream"] = json!(false);
+        let answer = server.post(path, &more);
+        assert_eq!(answer.status, 200, "{more}: {}", answer.text());
+        answer.json()
+    };
+    let few = json!({"num_predict": 2});
+    let first = ask(
+        "/api/generate",
+        json!({"model": "a", "prompt": "fn", "options": few}),
+    );
+    assert!(first["load_duration"].as_u64().unwrap() > 0, "{first}");
+    assert!(expires_at(&server, "a").unwrap().starts_with("2318"));
+    for (time, year_is_never) in [
+        (json!("24h"), false),
+        (json!("1h30m0.5s"), false),
+        (json!(600), false),
+        (json!("600"), false),
+        (json!(-1), true),
+        (json!("-1m"), true),
+        (json!(1e300), true),
+    ] {
+        let load = json!({"model": "a", "keep_alive": time});
+        assert_eq!(ask("/api/chat", load)["done_reason"], "load");
+        let end = expires_at(&server, "a").unwrap();
+        assert_eq!(end.starts_with("2318"), year_is_never, "{time}: {end}");
+    }
+    // No time: after the request that uses the model, or at once without one.
+    complete(&server, "b");
+    let last = json!({"model": "a", "prompt": "fn", "options": few, "keep_alive": 0});
+    assert_eq!(ask("/api/generate", last)["done"], true);
+    let until = Instant::now() + Duration::from_secs(20);
+    while loaded(&server) != ["b"] {
+        assert!(Instant::now() < until, "{:?}", loaded(&server));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for name in ["b", "a"] {
+        let loads = server.metric("tercet_model_loads_total");
+        let unload = json!({"model": name, "keep_alive": "0s"});
+        assert_eq!(ask("/api/generate", unload)["done_reason"], "unload");
+        assert_eq!(loaded(&server), Vec::<String>::new());
+        assert_eq!(server.metric("tercet_model_loads_total"), loads);
+    }
+    for wrong in [
+        json!("soon"),
+        json!("5"),
+        json!("5 m"),
+        json!([1]),
+        json!("m"),
+    ] {
+        let request = json!({"model": "a", "keep_alive": wrong, "prompt": "fn"});
+        let answer = server.post("/api/generate", &request);
+        let is_number = wrong == "5";
+        assert_eq!(
+            answer.status == 200,
+            is_number,
+            "{wrong}: {}",
+            answer.text()
+        );
+        assert!(is_number || answer.text().contains("keep_alive"));
+    }
+}
+
 #[test]
 fn a_model_above_the_limit_and_a_broken_one_are_errors() {
     let options = ServeOptions::default();
