@@ -3,7 +3,7 @@
 use serde_json::value::RawValue;
 
 use super::format::{ArgumentsForm, CallBody, CallFormat, JsonCall};
-use super::marker::{MarkerMatch, blanks};
+use super::marker::{MarkerMatch, TextMarker, blanks};
 
 /// Maximum nesting of the object of a call.
 const MAX_WRAPPERS: usize = 2;
@@ -25,6 +25,8 @@ pub(super) struct CallHead {
     /// The bytes of the head.
     pub(super) bytes: usize,
     pub(super) arguments: ArgumentsStart,
+    /// Whether the head begins a list of calls, which the format has no marker for.
+    pub(super) begins_list: bool,
 }
 
 /// What follows a head.
@@ -87,16 +89,23 @@ pub(super) fn read_head(
                 ArgumentsForm::Json if begun.starts_with('{') => {
                     (at + blank, ArgumentsStart::Object { depth: 0 })
                 }
-                ArgumentsForm::Json => return HeadMatch::No,
+                // A call without arguments.
+                ArgumentsForm::Json => {
+                    match begins_any(&format.closings(), begun) {
+                        MarkerMatch::Yes(_) => {}
+                        MarkerMatch::Partial => return HeadMatch::Partial,
+                        MarkerMatch::No => return HeadMatch::No,
+                    }
+                    (at, no_arguments(0))
+                }
                 ArgumentsForm::Literals { .. } => (at, ArgumentsStart::Literals),
                 ArgumentsForm::Pairs(markers) => {
-                    let mut next = vec![markers.open.matches(begun)];
-                    next.extend(format.closings().iter().map(|marker| marker.matches(begun)));
-                    let is_yes = |found: &MarkerMatch| matches!(found, MarkerMatch::Yes(_));
-                    match next.iter().any(is_yes) {
-                        true => (at, ArgumentsStart::Pairs),
-                        false if next.contains(&MarkerMatch::Partial) => return HeadMatch::Partial,
-                        false => return HeadMatch::No,
+                    let mut next = format.closings();
+                    next.push(markers.open.clone());
+                    match begins_any(&next, begun) {
+                        MarkerMatch::Yes(_) => (at, ArgumentsStart::Pairs),
+                        MarkerMatch::Partial => return HeadMatch::Partial,
+                        MarkerMatch::No => return HeadMatch::No,
                     }
                 }
             };
@@ -110,9 +119,27 @@ pub(super) fn read_head(
                 id,
                 bytes,
                 arguments,
+                begins_list: false,
             })
         }
     }
+}
+
+/// Whether a text begins with one of these markers.
+fn begins_any(markers: &[TextMarker], text: &str) -> MarkerMatch {
+    let found = markers.iter().map(|marker| marker.matches(text));
+    found.fold(MarkerMatch::No, |all, found| match (all, found) {
+        (MarkerMatch::Yes(_), _) => all,
+        (_, MarkerMatch::Yes(_)) => found,
+        (MarkerMatch::Partial, _) => all,
+        (MarkerMatch::No, found) => found,
+    })
+}
+
+/// The arguments of a call that has none, in this many objects.
+fn no_arguments(depth: usize) -> ArgumentsStart {
+    let json = "{}".to_string();
+    ArgumentsStart::Done { json, depth }
 }
 
 /// The start of a JSON value.
@@ -168,6 +195,40 @@ macro_rules! value {
     };
 }
 
+/// Reads the start of the arguments after their key, in this many objects.
+fn arguments_start(text: &str, at: usize, depth: usize) -> JsonStart<ArgumentsStart> {
+    match text[at..].chars().next() {
+        None => JsonStart::Partial,
+        Some('{') => JsonStart::Value(ArgumentsStart::Object { depth }, at),
+        Some('"') if text[at..].len() == 1 => JsonStart::Partial,
+        Some('"') if text[at..].starts_with("\"\"") => {
+            JsonStart::Value(no_arguments(depth), at + 2)
+        }
+        Some('"') => JsonStart::Value(ArgumentsStart::Text { depth }, at + 1),
+        Some('n') => match json_value(text, at) {
+            JsonStart::Value(_, end) => JsonStart::Value(no_arguments(depth), end),
+            JsonStart::Partial => JsonStart::Partial,
+            JsonStart::No => JsonStart::No,
+        },
+        Some(_) => JsonStart::No,
+    }
+}
+
+/// The object of arguments that are an object, a text with an object, or missing.
+fn whole_arguments(json: &str) -> Option<String> {
+    use serde_json::Value;
+    match serde_json::from_str(json).ok()? {
+        Value::Object(_) => Some(json.to_string()),
+        Value::Null => Some("{}".to_string()),
+        Value::String(text) if text.is_empty() => Some("{}".to_string()),
+        Value::String(text) => match serde_json::from_str(&text).ok()? {
+            Value::Object(_) => Some(text),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 /// Reads `{"name": ..., "arguments":`, with other keys between them.
 fn json_head(
     keys: &JsonCall,
@@ -176,6 +237,12 @@ fn json_head(
     is_tool: &dyn Fn(&str) -> bool,
 ) -> HeadMatch {
     let mut at = blanks(text);
+    // Some models write several calls as a list where their template has one call.
+    let begins_list = !is_bare && !keys.is_list && text[at..].starts_with('[');
+    if begins_list {
+        at += 1;
+        at += blanks(&text[at..]);
+    }
     if at == text.len() {
         return HeadMatch::Partial;
     }
@@ -206,27 +273,14 @@ fn json_head(
             name = Some(found);
             at = end;
         } else if is_arguments && name.is_some() {
-            let arguments = match text[at..].chars().next() {
-                None => return HeadMatch::Partial,
-                Some('{') => ArgumentsStart::Object { depth },
-                Some('"') => {
-                    at += 1;
-                    ArgumentsStart::Text { depth }
-                }
-                Some('n') => {
-                    let (_, end) = value!(json_value(text, at));
-                    at = end;
-                    let json = "{}".to_string();
-                    ArgumentsStart::Done { json, depth }
-                }
-                Some(_) => return HeadMatch::No,
-            };
+            let (arguments, bytes) = value!(arguments_start(text, at, depth));
             let name = name.unwrap_or_default();
             return HeadMatch::Call(CallHead {
                 name,
                 id,
-                bytes: at,
+                bytes,
                 arguments,
+                begins_list,
             });
         } else if is_wrapper && depth < MAX_WRAPPERS && text[at..].starts_with('{') {
             depth += 1;
@@ -247,23 +301,32 @@ fn json_head(
             at = end;
         }
         if let (Some(name), Some(json)) = (&name, &before) {
-            let json = match serde_json::from_str::<serde_json::Value>(json) {
-                Ok(serde_json::Value::Object(_)) => json.clone(),
-                Ok(serde_json::Value::Null) => "{}".to_string(),
-                _ => return HeadMatch::No,
+            let Some(json) = whole_arguments(json) else {
+                return HeadMatch::No;
             };
             return HeadMatch::Call(CallHead {
                 name: name.clone(),
                 id,
                 bytes: at,
                 arguments: ArgumentsStart::Done { json, depth },
+                begins_list,
             });
         }
         at += blanks(&text[at..]);
-        match text[at..].chars().next() {
-            None => return HeadMatch::Partial,
-            Some(',') => at += 1,
-            Some(_) => return HeadMatch::No,
+        match (text[at..].chars().next(), &name) {
+            (None, _) => return HeadMatch::Partial,
+            (Some(','), _) => at += 1,
+            // A call without arguments. Without a marker, such an object may be an answer.
+            (Some('}'), Some(name)) if !is_bare => {
+                return HeadMatch::Call(CallHead {
+                    name: name.clone(),
+                    id,
+                    bytes: at,
+                    arguments: no_arguments(depth),
+                    begins_list,
+                });
+            }
+            (Some(_), _) => return HeadMatch::No,
         }
     }
 }

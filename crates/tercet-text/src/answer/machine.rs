@@ -86,6 +86,8 @@ pub struct AnswerParser {
     name: String,
     /// Whether the last call began without a marker.
     is_bare: bool,
+    /// Whether the last calls are in a list that the format has no marker for.
+    is_in_list: bool,
     /// Length of `rest` from which the head of a call is read again.
     next_head: usize,
     /// Whether the text ended.
@@ -116,6 +118,7 @@ impl AnswerParser {
             calls: 0,
             name: String::new(),
             is_bare: false,
+            is_in_list: false,
             next_head: 0,
             is_done: false,
             events: Vec::new(),
@@ -322,7 +325,7 @@ impl AnswerParser {
         let at = at + tag + blanks(&begun[tag..]);
         let found = match self.rest[at..].chars().next() {
             None => HeadMatch::Partial,
-            Some('{') => self.object_head(at),
+            Some('{') => self.object_head(at, true),
             Some(_) => HeadMatch::No,
         };
         Some(match (found, is_partial) {
@@ -332,7 +335,7 @@ impl AnswerParser {
     }
 
     /// Reads the head of a call that is an object, in any format of the model.
-    fn object_head(&mut self, at: usize) -> HeadMatch {
+    fn object_head(&mut self, at: usize, is_bare: bool) -> HeadMatch {
         let format = Arc::clone(&self.format);
         let plain;
         let calls = match format.calls.body {
@@ -343,7 +346,7 @@ impl AnswerParser {
             }
         };
         self.limited(at, |this, text| {
-            read_head(calls, text, true, &|name| this.is_tool(name))
+            read_head(calls, text, is_bare, &|name| this.is_tool(name))
         })
     }
 
@@ -381,6 +384,7 @@ impl AnswerParser {
         self.blank.clear();
         self.drops_blank = true;
         self.calls += 1;
+        self.is_in_list |= head.begins_list;
         let id = head.id.filter(|id| !id.is_empty());
         let id = id.unwrap_or_else(|| self.format.new_id());
         self.name.clone_from(&head.name);
@@ -491,7 +495,7 @@ impl AnswerParser {
         self.say(&text, false);
         let head = match found {
             MarkerMatch::Yes(bytes) => {
-                self.is_bare = false;
+                (self.is_bare, self.is_in_list) = (false, false);
                 self.head(bytes, false)
             }
             MarkerMatch::Partial if self.is_done => HeadMatch::No,
@@ -686,8 +690,11 @@ impl AnswerParser {
             CallBody::Json(keys) => (keys.is_list, self.is_bare || format.calls.is_bare()),
             CallBody::Named { .. } => (!format.calls.separator.is_empty(), self.is_bare),
         };
-        if is_list || is_bare {
+        if is_list || is_bare || self.is_in_list {
             closings.extend([",", ";"].map(TextMarker::new));
+        }
+        if self.is_in_list {
+            closings.push(TextMarker::new("]"));
         }
         let mut is_partial = false;
         for marker in closings {
@@ -701,7 +708,7 @@ impl AnswerParser {
             }
         }
         let next = match (is_json || is_bare) && begun.starts_with('{') {
-            true => self.object_head(blank),
+            true => self.object_head(blank, self.is_bare),
             false if is_list && !is_json && format.calls.call.0.is_empty() => {
                 self.head(blank, false)
             }

@@ -43,6 +43,7 @@ impl AnswerParser {
         self.drops_blank = true;
         match recipient {
             Some(name) if self.is_tool(&name) => self.begin_call(CallHead {
+                begins_list: false,
                 name,
                 id: None,
                 bytes: 0,

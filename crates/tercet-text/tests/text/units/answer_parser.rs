@@ -22,7 +22,7 @@ type Expected = (
     &'static [(&'static str, &'static str)],
 );
 
-const CASES: [(&str, Expected); 37] = [
+const CASES: [(&str, Expected); 48] = [
     ("Hello { there", ("", "Hello { there", &[])),
     (
         "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"b\": 1, \"a\": [2]}}\n</tool_call>",
@@ -43,6 +43,50 @@ const CASES: [(&str, Expected); 37] = [
     (
         " <|python_tag|>{\"name\": \"now\", \"parameters\": {}}; {\"name\": \"now\", \"parameters\": null}\n",
         ("", "", &[("now", "{}"), ("now", "{}")]),
+    ),
+    // Calls without arguments.
+    (
+        "<tool_call>{\"name\": \"now\"}</tool_call>\n<tool_call>{\"type\": \"function\", \"function\": {\"name\": \"now\"}}</tool_call>",
+        ("", "", &[("now", "{}"), ("now", "{}")]),
+    ),
+    (
+        "<tool_call>{\"name\": \"now\", \"arguments\": \"\"}</tool_call>\n<tool_call>{\"arguments\": \"\", \"name\": \"now\"}</tool_call>",
+        ("", "", &[("now", "{}"), ("now", "{}")]),
+    ),
+    (
+        "<tool_call>{\"arguments\": null, \"name\": \"now\" }</tool_call> Done.",
+        ("", "Done.", &[("now", "{}")]),
+    ),
+    (
+        "<tool_call>{\"name\": \"now\", \"id\": \"x\" }</tool_call>",
+        ("", "", &[("now", "{}")]),
+    ),
+    (
+        "<tool_call>{\"arguments\": \"{\\\"a\\\": 1}\", \"name\": \"add\"}</tool_call>",
+        ("", "", &[("add", "{\"a\":1}")]),
+    ),
+    // An object alone may be an answer.
+    ("{\"name\": \"now\"}", ("", "{\"name\": \"now\"}", &[])),
+    // A list of calls between tags for one.
+    (
+        "<tool_call>\n[{\"name\": \"now\", \"arguments\": {}}, {\"name\": \"add\", \"arguments\": {\"a\": [1]}}]\n</tool_call>",
+        ("", "", &[("now", "{}"), ("add", "{\"a\":[1]}")]),
+    ),
+    (
+        "Both: <tool_call>[ {\"name\": \"now\"},\n{\"name\": \"now\"} ]</tool_call> [1, 2]",
+        ("", "Both:[1, 2]", &[("now", "{}"), ("now", "{}")]),
+    ),
+    (
+        "<tool_call>[{\"name\": \"now\", \"arguments\": {}}]",
+        ("", "", &[("now", "{}")]),
+    ),
+    (
+        "<tool_call>[]</tool_call>",
+        ("", "<tool_call>[]</tool_call>", &[]),
+    ),
+    (
+        "<tool_call>[{\"name\": \"other\"}]</tool_call>",
+        ("", "<tool_call>[{\"name\": \"other\"}]</tool_call>", &[]),
     ),
     // Numbers with more digits than a float, and blanks and quotes in strings.
     (
