@@ -294,26 +294,34 @@ fn strict_tools_with_an_automatic_choice() {
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
     // It is an error if the calls of the model cannot be constrained, or another grammar does it.
+    let listed = json!({"type": "object", "properties": {"a": {"enum": [[1]]}}});
+    let function = json!({"name": "now", "strict": true, "parameters": listed});
+    let listed = json!([{"type": "function", "function": function}]);
     let cases = [
         (
-            json!({"model": "literal"}),
+            json!({"model": "literal", "tools": listed}),
             "cannot be `strict` with this model",
         ),
         (
-            json!({"model": "tagged", "grammar": "start: \"a\""}),
+            json!({"model": "tagged", "tools": strict, "grammar": "start: \"a\""}),
             "`strict` tools",
         ),
     ];
     for (more, part) in cases {
-        let mut more = more;
-        more["tools"] = strict.clone();
         let answer = ask(&server, &more);
         assert_eq!(answer.status, 400, "{}", answer.text());
         assert!(answer.error().contains(part), "{}", answer.error());
     }
-    let more = json!({"model": "literal", "tool_choice": "required"});
-    assert_eq!(ask(&server, &more).status, 400);
-    let free = json!({"model": "literal", "max_tokens": 1});
+    // Arguments that are literals are constrained, too.
+    for stream in [false, true] {
+        let more = json!({"model": "literal", "tool_choice": "required", "stream": stream, "max_tokens": 200});
+        let answer = ask(&server, &more);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        if !stream {
+            check(&calls(&answer.json()["choices"][0]["message"]));
+        }
+    }
+    let free = json!({"model": "literal", "tools": strict, "max_tokens": 1});
     assert_eq!(ask(&server, &free).status, 200);
 }
 
@@ -469,9 +477,20 @@ fn thoughts_are_apart_from_the_content() {
     let server = server();
     let grammar = "start: \"<think>\\nBecause.\\n</think>\\n\\nYes.\"";
     for stream in [false, true] {
-        let more = json!({"model": "tagged", "tools": [], "grammar": grammar, "stream": stream});
+        let more = json!({"model": "tagged", "tools": [], "grammar": grammar, "stream": stream,
+            "stream_options": {"include_usage": true}});
         let answer = ask(&server, &more);
         assert_eq!(answer.status, 200, "{}", answer.text());
+        let usage = match stream {
+            false => answer.json()["usage"].clone(),
+            true => {
+                let events = crate::server::events(&answer.text());
+                events.last().unwrap()["usage"].clone()
+            }
+        };
+        let thoughts = usage["completion_tokens_details"]["reasoning_tokens"].as_u64();
+        let written = usage["completion_tokens"].as_u64();
+        assert!(thoughts > Some(0) && thoughts < written, "{usage}");
         let parts: Vec<Value> = match stream {
             false => vec![answer.json()["choices"][0]["message"].clone()],
             true => {

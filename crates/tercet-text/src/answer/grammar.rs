@@ -1,5 +1,7 @@
 //! Grammars of calls, for answers that must call a tool.
 
+mod literals;
+
 use serde_json::{Value, json};
 
 use super::arguments::is_text;
@@ -156,27 +158,28 @@ impl AnswerFormat {
         Ok(answer.rules)
     }
 
-    /// The texts around the name and the arguments, which may be tags.
+    /// The texts around the name and the arguments, which may be tags or literals.
     fn framed_texts(&self) -> Result<CallTexts, ConstraintError> {
         if let Some(texts) = self.call_texts() {
             return Ok(texts);
         }
         let refused = || refused("the model writes arguments in a form that cannot be constrained");
-        match &self.calls.body {
-            CallBody::Named {
-                after,
-                arguments: ArgumentsForm::Pairs(_),
-                ..
-            } => {
-                let (section, call) = (&self.calls.section, &self.calls.call);
-                Ok(CallTexts {
-                    before: format!("{}{}", section.0.spelling, call.0.spelling),
-                    between: literal(after).ok_or_else(refused)?,
-                    after: format!("{}{}", call.1.spelling, section.1.spelling),
-                })
-            }
-            CallBody::Named { .. } | CallBody::Json(_) => Err(refused()),
-        }
+        let CallBody::Named {
+            after, arguments, ..
+        } = &self.calls.body
+        else {
+            return Err(refused());
+        };
+        let close = match arguments {
+            ArgumentsForm::Literals { close, .. } => close.to_string(),
+            ArgumentsForm::Pairs(_) | ArgumentsForm::Json => String::new(),
+        };
+        let (section, call) = (&self.calls.section, &self.calls.call);
+        Ok(CallTexts {
+            before: format!("{}{}", section.0.spelling, call.0.spelling),
+            between: literal(after).ok_or_else(refused)?,
+            after: format!("{close}{}{}", call.1.spelling, section.1.spelling),
+        })
     }
 }
 
@@ -200,23 +203,30 @@ impl<'a> AnswerGrammar<'a> {
             rules: String::new(),
         };
         let any = json!({"type": "object"});
-        let markers = match &format.calls.body {
-            CallBody::Named {
-                arguments: ArgumentsForm::Pairs(markers),
-                ..
-            } if !format.has_channels => Some(markers),
-            CallBody::Named { .. } | CallBody::Json(_) => None,
+        let json = ArgumentsForm::Json;
+        let form = match &format.calls.body {
+            CallBody::Named { arguments, .. } if !format.has_channels => arguments,
+            CallBody::Named { .. } | CallBody::Json(_) => &json,
         };
-        if let Some(markers) = markers {
-            let value = answer.until("value", markers.close.spelling.trim(), &[]);
-            answer.rules += &format!("text: {value}\nKEY: /[^<>\\n]+/\n");
+        match form {
+            ArgumentsForm::Pairs(markers) => {
+                let value = answer.until("value", markers.close.spelling.trim(), &[]);
+                answer.rules += &format!("text: {value}\nKEY: /[^<>\\n]+/\n");
+            }
+            ArgumentsForm::Literals { quote, .. } => answer.literals(quote),
+            ArgumentsForm::Json => {}
         }
         for (i, tool) in tools.iter().enumerate() {
             // Each schema is a separate document, so its references resolve within it.
             let schema = tool.parameters.as_ref().unwrap_or(&any);
-            match markers {
-                Some(markers) => answer.pairs(i, tool, (schema, markers))?,
-                None => answer.rules += &format!("arguments_{i}: %json {schema}\n"),
+            match form {
+                ArgumentsForm::Pairs(markers) => answer.pairs(i, tool, (schema, markers))?,
+                ArgumentsForm::Literals { quote, .. } => {
+                    answer.literal_arguments(i, tool, (schema, quote))?;
+                }
+                ArgumentsForm::Json => {
+                    answer.rules += &format!("arguments_{i}: %json {schema}\n");
+                }
             }
         }
         Ok(answer)
@@ -459,12 +469,25 @@ impl AnswerGrammar<'_> {
             Some(id) => format!("<[{id}]>? "),
             None => String::new(),
         };
-        let head = texts.before.trim_end_matches(['"', ' ', ':']);
-        let head = head.trim_start_matches(['{', ' ']);
-        let head = regex_text(head);
+        let head = match &self.format.calls.body {
+            CallBody::Json(_) => {
+                let head = texts.before.trim_end_matches(['"', ' ', ':']);
+                let head = head.trim_start_matches(['{', ' ']);
+                format!("\\{{\\s*{}", regex_text(head))
+            }
+            CallBody::Named { .. } => {
+                let names: Vec<String> = names.iter().map(|name| regex_text(name)).collect();
+                let before = regex_text(texts.before.trim_start());
+                format!(
+                    "{before}({}){}",
+                    names.join("|"),
+                    regex_text(&texts.between)
+                )
+            }
+        };
         self.rules += &format!(
             "start: PLAIN? | {tag}call\n\
-             PLAIN: /(?s:.+)/ & ~/\\s*\\{{\\s*{head}(?s:.*)/\n"
+             PLAIN: /(?s:.+)/ & ~/\\s*{head}(?s:.*)/\n"
         );
     }
 

@@ -585,9 +585,126 @@ mod strict {
         let pattern = json!({"properties": {"mode": {"type": "string", "pattern": "^a"}}});
         assert!(refused(source, pattern).contains("`pattern` of `mode` of `set`"));
         assert!(refused(source, json!({"anyOf": []})).contains("`anyOf`"));
-        let literals =
-            "{# <|tool_call_start|> #}{% for m in messages %}{{ m.content }}{% endfor %}";
-        assert!(refused(literals, typed()).contains("form"));
+    }
+
+    const LITERALS: &str =
+        "{# <|tool_call_start|> #}{% for m in messages %}{{ m.content }}{% endfor %}";
+
+    const BARE_KEYS: &str = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}\
+        {{ '<|tool_call>call:' + c.function.name + '{' }}{% for k, v in c.function.arguments|items %}\
+        {{ k }}:{% if v is string %}<|\"|>{{ v }}<|\"|>{% else %}{{ v }}{% endif %}{% if not loop.last %},{% endif %}\
+        {% endfor %}{{ '}<tool_call|>' }}{% endfor %}{% endfor %}";
+
+    #[test]
+    fn calls_as_literals() {
+        let checked = checked();
+        let call = |body: &str| format!("Well. <|tool_call_start|>[{body}]<|tool_call_end|>");
+        let right = [
+            call("set(mode=\"on\", level=12)"),
+            call("set(mode=\"off\",level=0,note=\"a \\\"b\\\"\")"),
+            call("weather(city=\"Rome\"), any()"),
+            call("any(x=[1, \"a\", {\"k\": None}], y=True)"),
+            "No [call] (here).".to_string(),
+        ];
+        let wrong = [
+            call("set(mode=\"on\")"),
+            call("set(level=12, mode=\"on\")"),
+            call("set(mode=\"in\", level=12)"),
+            call("set(mode=\"on\", level=-1)"),
+            call("set(mode=\"on\", level=1, more=2)"),
+            call("weather(town=\"Rome\")"),
+            call("weather(city=1)"),
+            call("any(x=true)"),
+            call("other()"),
+        ];
+        let texts = |all: &'static [String]| all.iter().map(String::as_str).collect::<Vec<_>>();
+        let (right, wrong) = (right.to_vec().leak(), wrong.to_vec().leak());
+        checked.check(LITERALS, "", false, &texts(right), &texts(wrong));
+        let two = call("weather(city=\"Rome\"), any()");
+        checked.check(LITERALS, "", true, &[&call("any()")], &[&two]);
+    }
+
+    fn format(source: &str) -> AnswerFormat {
+        let template = ChatTemplate::new(source, &[]).unwrap();
+        AnswerFormat::from_template(&template)
+    }
+
+    #[test]
+    fn literals_match_schemas_with_parts_of_each_kind() {
+        let checked = checked();
+        let schema = json!({"type": "object", "properties": {
+            "first": {"type": "integer"},
+            "kind": {"anyOf": [{"type": "string", "maxLength": 3}, {"type": "null"}], "default": null},
+            "point": {"$ref": "#/$defs/point"},
+            "list": {"type": "array", "items": {"enum": [1, "two", true, null]}, "minItems": 1, "maxItems": 2},
+        }, "required": ["point"], "$defs": {"point": {"type": "object", "properties": {
+            "x": {"type": ["number", "boolean"]}, "next": {"$ref": "#/$defs/point"}}, "required": ["x"],
+            "additionalProperties": false}}});
+        let tools = [AnswerTool::new("draw", Some(schema.clone()))];
+        let lark = format(LITERALS).required_call_grammar(&tools, &checked.tokenizer);
+        let lark = lark.unwrap();
+        let call = |body: &str| format!("<|tool_call_start|>[draw({body})]<|tool_call_end|>");
+        for (body, is_right) in [
+            ("point={\"x\": 1.5}", true),
+            (
+                "first=3, kind=None, point={\"x\": True, \"next\": {\"x\": 0}}, list=[1, None]",
+                true,
+            ),
+            ("kind=\"abc\",point={\"x\":1},list=[\"two\"]", true),
+            ("kind=\"abcd\",point={\"x\":1}", false),
+            ("first=3", false),
+            ("point={}", false),
+            ("point={\"x\": 1, \"y\": 2}", false),
+            ("point={\"x\": 1}, list=[]", false),
+            ("point={\"x\": 1}, list=[1, 1, 1]", false),
+            ("point={\"x\": 1}, list=[2]", false),
+        ] {
+            let text = call(body);
+            assert_eq!(checked.allows(&lark, &text), is_right, "{text}\n{lark}");
+            if is_right {
+                let parser = AnswerParser::new(&format(LITERALS), &tools, "");
+                let parsed = parser.parse(&text);
+                let arguments: Value = serde_json::from_str(&parsed.calls[0].arguments).unwrap();
+                assert!(arguments["point"]["x"] != Value::Null, "{arguments}");
+            }
+        }
+        // Bare keys, and strings between markers.
+        let lark = format(BARE_KEYS).required_call_grammar(&tools, &checked.tokenizer);
+        assert!(lark.unwrap_err().to_string().contains("maxLength"));
+        let mut schema = schema;
+        schema["properties"]["kind"]["anyOf"][0] = json!({"type": "string"});
+        let tools = [AnswerTool::new("draw", Some(schema))];
+        let lark = format(BARE_KEYS).required_call_grammar(&tools, &checked.tokenizer);
+        let lark = lark.unwrap();
+        let call = |body: &str| format!("<|tool_call>call:draw{{{body}}}<tool_call|>");
+        for (body, is_right) in [
+            ("point:{x:1.5}", true),
+            (
+                "kind:<|\"|>a \"b\" c<|\"|>,point:{x:true,next:{x:0}},list:[<|\"|>two<|\"|>,null]",
+                true,
+            ),
+            ("kind:<|\"|>a<|\"|>", false),
+            ("point:{\"x\": 1}", false),
+            ("point:{x:1},list:[2]", false),
+        ] {
+            let text = call(body);
+            assert_eq!(checked.allows(&lark, &text), is_right, "{text}\n{lark}");
+        }
+        for (schema, named) in [
+            (json!({"properties": {"a": {"not": {}}}}), "`not`"),
+            (
+                json!({"properties": {"a": {"$ref": "#/$defs/b"}}}),
+                "#/$defs/b",
+            ),
+            (json!({"properties": {"a": {"enum": [[1]]}}}), "`enum`"),
+            (json!({"properties": {"a": false}}), "no value"),
+            (json!({"patternProperties": {"a": {}}}), "patternProperties"),
+        ] {
+            let tools = [AnswerTool::new("set", Some(schema))];
+            let error = format(LITERALS).call_grammar(&tools, &checked.tokenizer, "", false);
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains(named) && error.contains("`set`"), "{error}");
+        }
     }
 
     const TAGGED: &str = "{# <tool_call> #}{% for m in messages %}{{ m.content }}{% endfor %}";
