@@ -279,14 +279,10 @@ pub(crate) fn bits_code(dtype: DType) -> u32 {
     }
 }
 
-/// WGSL source of a shader under `shaders/portable/`.
+/// WGSL source of a shader under `shaders/portable/`, as the build script copies it.
 macro_rules! portable {
     ($file:literal) => {
-        include_str!(concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/shaders/portable/",
-            $file
-        ))
+        include_str!(concat!(env!("OUT_DIR"), "/portable/", $file))
     };
 }
 pub(crate) use portable;

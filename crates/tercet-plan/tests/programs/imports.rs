@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use tercet_plan::{KernelCode, kernels};
 
+include!("../../build/shader_text.rs");
+
 const MARK: &str = "// uses ";
 
 /// The WGSL files below a folder, by their relative paths.
@@ -122,10 +124,9 @@ fn shaders_say_what_they_use() {
     files(&root, &root, &mut paths);
     let read = |path: &PathBuf| std::fs::read_to_string(path).expect("the shaders are there");
     let texts: Vec<(String, String)> = paths.iter().map(|(n, p)| (n.clone(), read(p))).collect();
-    let by_text = texts
-        .iter()
-        .map(|(name, text)| (text.as_str(), name.as_str()))
-        .collect();
+    let shipped: Vec<String> = texts.iter().map(|(_, text)| shipped_text(text)).collect();
+    let names = texts.iter().map(|(name, _)| name.as_str());
+    let by_text = shipped.iter().map(String::as_str).zip(names).collect();
     let wanted = expected_lines(&by_text);
     for (name, text) in &texts {
         let lines = wanted.get(name.as_str()).cloned().unwrap_or_default();
