@@ -57,7 +57,24 @@ impl CrossTools {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         zigbuild.env("REAL_CARGO", cargo).env("CARGO", &script);
         let printed = process::output(&mut zigbuild)?;
-        Ok(added(&printed, |name| std::env::var_os(name)))
+        let mut variables = added(&printed, |name| std::env::var_os(name));
+        for (name, linker) in &mut variables {
+            if name.starts_with("CARGO_TARGET_") && name.ends_with("_LINKER") {
+                *linker = self.merging_linker(triple, linker)?;
+            }
+        }
+        Ok(variables)
+    }
+
+    /// Writes a linker that merges equal functions, and returns its path. Its name is the same in each run: cargo
+    /// compiles all crates again if it changes.
+    fn merging_linker(&self, triple: &str, linker: &str) -> Result<String, XtaskError> {
+        let script = cache::dir()?.join("cross").join(format!("link-{triple}"));
+        let python = self.0.command();
+        let text = merging_script(linker, &python.get_program().to_string_lossy());
+        fs::write(&script, text).map_err(error::file("write", &script))?;
+        make_executable(&script)?;
+        Ok(script.to_string_lossy().into_owned())
     }
 
     pub(super) fn maturin(&self) -> Command {
@@ -85,6 +102,22 @@ build) exec env -0 ;;
 *) exec "$REAL_CARGO" "$@" ;;
 esac
 "#;
+
+/// Links by the compiler, which refuses `--icf`, and then again by the command that it printed, with that option. A
+/// program has 1 MB less. Rust does not promise different addresses for different functions.
+const MERGING_LINKER: &str = r#"#!/bin/sh
+printed=$(mktemp)
+trap 'rm -f "$printed"' EXIT
+ZIG_VERBOSE_LINK=1 'LINKER' "$@" 2>"$printed" || { cat "$printed" >&2; exit 1; }
+again=$(grep '^ld\.lld .* -o ' "$printed" | tail -n 1)
+test -n "$again" || exit 0
+'PYTHON' -m ziglang $again --icf=all
+"#;
+
+fn merging_script(linker: &str, python: &str) -> String {
+    let script = MERGING_LINKER.replace("LINKER", linker);
+    script.replace("PYTHON", python)
+}
 
 /// Variables of this machine's shell and of the script, which do not belong to a target.
 const OTHER_VARIABLES: [&str; 5] = ["CARGO", "REAL_CARGO", "PATH", "PWD", "_"];
@@ -163,5 +196,32 @@ mod tests {
         let pair = |name: &str, value: &str| (name.to_string(), value.to_string());
         let expected = [pair("CC_x", "/zig cc"), pair("LANG", "de")];
         assert_eq!(added(printed, own), expected);
+    }
+
+    /// In place of the compiler and of Python, functions of the shell.
+    #[cfg(unix)]
+    #[test]
+    fn a_program_is_linked_again_to_merge_functions() {
+        let linked = |linker: &str| {
+            let script = merging_script("linker", "python");
+            let functions =
+                format!("linker() {{ {linker}; }}; python() {{ echo \"$*\"; }}\n{script}");
+            let output = Command::new("sh")
+                .args(["-c", &functions, "sh", "-o", "b"])
+                .output();
+            let output = output.unwrap();
+            let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+            (
+                output.status.success(),
+                text(&output.stdout),
+                text(&output.stderr),
+            )
+        };
+        let both = "echo 'ld.lld x -o c' >&2; echo \"ld.lld a $*\" >&2; echo ar >&2";
+        let again = "-m ziglang ld.lld a -o b --icf=all\n".to_string();
+        assert_eq!(linked(both), (true, again, String::new()));
+        assert_eq!(linked("true"), (true, String::new(), String::new()));
+        let failed = (false, String::new(), "undefined\n".to_string());
+        assert_eq!(linked("echo undefined >&2; false"), failed);
     }
 }
