@@ -74,8 +74,11 @@ simd_dispatch!(
 
 /// Comparisons that become single vector instructions; a NaN in `a` gives `b`. The area of a box
 /// with a NaN is NaN, so that it covers nothing.
+///
+/// # Safety
+/// The machine has the instructions of `S`.
 #[inline(always)]
-fn covers_body<S: Simd>(lists: [&[f32]; 5], one: &BoxParts, most: f32) -> bool {
+unsafe fn covers_body<S: Simd>(lists: [&[f32]; 5], one: &BoxParts, most: f32) -> bool {
     let larger = |a: f32, b: f32| if a > b { a } else { b };
     let smaller = |a: f32, b: f32| if a < b { a } else { b };
     let [y1, x1, y2, x2, area] = lists.map(|list| list.as_chunks::<BLOCK>().0);
