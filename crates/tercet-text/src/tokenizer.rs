@@ -12,6 +12,7 @@
 //! ordinary text in [`Tokenizer::encode_literally`], in rows for encoders, and in the message
 //! content of a conversation ([`Tokenizer::encode_mixed`]).
 
+mod added;
 mod batch;
 mod byte_level;
 mod charsmap;

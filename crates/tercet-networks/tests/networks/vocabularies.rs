@@ -98,6 +98,83 @@ fn the_model_type_replaces_a_missing_class() {
     }
 }
 
+/// A folder with the tokenizer of the embedded model and these files.
+fn json_folder(test: &str, added: &Value, config: &Value) -> PathBuf {
+    let dir = folder(test, "gpt2", "llama");
+    for file in ["vocab.json", "merges.txt"] {
+        std::fs::remove_file(dir.join(file)).unwrap();
+    }
+    let own = std::fs::read(data("tiny-rust-llama/tokenizer.json")).unwrap();
+    let mut own: Value = serde_json::from_slice(&own).unwrap();
+    let tokens = own["added_tokens"].as_array_mut().unwrap();
+    tokens.extend(added.as_array().unwrap().iter().cloned());
+    std::fs::write(dir.join("tokenizer.json"), own.to_string()).unwrap();
+    std::fs::write(dir.join("tokenizer_config.json"), config.to_string()).unwrap();
+    dir
+}
+
+/// The ids and texts are those of `AutoTokenizer` of transformers 5.24.
+#[test]
+fn added_tokens_follow_tokenizer_config() {
+    let token = |flags: Value| {
+        let mut token = json!({"content": "<x>", "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": false});
+        let flags = flags.as_object().unwrap().clone();
+        token.as_object_mut().unwrap().extend(flags);
+        token
+    };
+    let own = json!([token(json!({"id": 2048}))]);
+    let shown = ([432, 260, 221, 2048, 283].as_slice(), "fn a <x> b");
+    for (at, (added, id, flags, (ids, text))) in [
+        (&own, "2048", json!({}), shown),
+        (
+            &own,
+            "2048",
+            json!({"lstrip": true, "rstrip": true}),
+            (&[432, 260, 2048, 66], "fn a<x>b"),
+        ),
+        (
+            &own,
+            "2048",
+            json!({"special": true}),
+            (&[432, 260, 221, 2048, 283], "fn a  b"),
+        ),
+        // The token has its own id.
+        (
+            &own,
+            "5",
+            json!({"lstrip": true}),
+            (&[432, 260, 2048, 283], "fn a<x> b"),
+        ),
+        (&json!([]), "2048", json!({}), shown),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let config = json!({"added_tokens_decoder": {id: token(flags)}});
+        let tokenizer = open(&json_folder(&format!("added{at}"), added, &config)).unwrap();
+        let found = tokenizer.encode("fn a <x> b", true).unwrap();
+        assert_eq!(found, ids, "{config}");
+        assert_eq!(tokenizer.decode(&found).unwrap(), text, "{config}");
+    }
+    // A token that the model cannot have is none.
+    let config =
+        json!({"added_tokens_decoder": {"2060": token(json!({})), "y": 3, "7": {"content": ""}}});
+    let tokenizer = open(&json_folder("added-far", &json!([]), &config)).unwrap();
+    assert_eq!(tokenizer.vocab_len(), 2048);
+    let long = json!({"added_tokens_decoder": {"2048": {"content": "x".repeat(100_000)}}});
+    let error = open(&json_folder("added-long", &json!([]), &long)).unwrap_err();
+    assert!(format!("{error:?}").contains("too long"), "{error:?}");
+    // `tokenizer.json` decides about the BOS token alone.
+    for wanted in [true, false] {
+        let config = json!({"bos_token": "<|endoftext|>", "add_bos_token": wanted});
+        let dir = json_folder("added-bos", &json!([]), &config);
+        let model = json!({"model_type": "llama", "bos_token_id": 0}).to_string();
+        std::fs::write(dir.join("config.json"), model).unwrap();
+        assert_eq!(open(&dir).unwrap().encode("fn", true).unwrap(), [432]);
+    }
+}
+
 /// The innermost error of opening the tokenizer.
 fn reason(dir: &Path) -> String {
     let error = open(dir).unwrap_err();

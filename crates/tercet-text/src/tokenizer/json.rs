@@ -40,7 +40,8 @@ pub(super) fn check(json: &[u8]) -> Result<(), TokenizerError> {
     check_parts("pre_tokenizer", pre_tokenizer)?;
     check_parts("decoder", decoder)?;
     check_parts("post_processor", post_processor)?;
-    check_added(added_tokens.as_deref().unwrap_or_default())?;
+    let added = added_tokens.iter().flatten();
+    check_added(added.map(|token| token.content.as_str()))?;
     let prefix = model.as_ref().map(|model| &model.continuing_subword_prefix);
     match prefix.and_then(Value::as_str) {
         None | Some("") => Ok(()),
@@ -96,20 +97,19 @@ const MAX_ADDED_WORK: u64 = 500_000_000;
 
 /// Checks that the search for added tokens can be prepared in about a second. The time of the
 /// preparation grows with the square of a token's length.
-fn check_added(tokens: &[AddedTokenOutline]) -> Result<(), TokenizerError> {
-    let squares = tokens
-        .iter()
-        .map(|token| (token.content.len() as u64).pow(2));
-    let work = squares.fold(0u64, u64::saturating_add);
-    if work <= MAX_ADDED_WORK {
+pub(super) fn check_added<'a>(
+    tokens: impl Iterator<Item = &'a str> + Clone,
+) -> Result<(), TokenizerError> {
+    let lengths = tokens.map(str::len);
+    let squares = lengths.clone().map(|bytes| (bytes as u64).pow(2));
+    if squares.fold(0u64, u64::saturating_add) <= MAX_ADDED_WORK {
         return Ok(());
     }
-    let longest = tokens.iter().map(|token| token.content.len()).max();
+    let (count, longest) = (lengths.clone().count(), lengths.max());
     Err(unusable(
         "added_tokens",
         format!(
-            "the {} tokens are too long; the longest has {} bytes",
-            tokens.len(),
+            "the {count} tokens are too long; the longest has {} bytes",
             longest.unwrap_or_default()
         ),
     ))
