@@ -173,7 +173,7 @@ impl Classifier {
         !matches!(self.kind, ClassifierKind::Texts(_))
     }
 
-    /// Classifies texts; for a model of images, the PNG and JPEG files with these paths.
+    /// Classifies texts; for a model of images, the PNG, JPEG, WebP and GIF files with these paths.
     ///
     /// # Errors
     /// [`ModelError::TextTooLong`]; [`Error`] of the tokenizer, an image or the device.

@@ -9,7 +9,7 @@
 //! | [`tokenizer`] | tokenizers, from `tokenizer.json` or the vocabulary of a GGUF file |
 //! | [`answer`] | thoughts and calls of tools in answers of language models |
 //! | [`adapter`] | low-rank adapters of PEFT and of llama.cpp; merging them into a model |
-//! | [`image`] | PNG and JPEG decoding, and image preprocessing for vision models |
+//! | [`image`] | PNG, JPEG, WebP and GIF decoding, and image preprocessing for vision models |
 //! | [`training`] | training graphs of the model families |
 //! | [`speech`] | speech recognition with Whisper |
 //! | [`search`] | semantic search: an index of a folder's texts or images, and nearest-neighbour queries |

@@ -1,4 +1,4 @@
-//! Images: decoding of PNG and JPEG files, and preprocessing for vision models.
+//! Images: decoding of PNG, JPEG, WebP and GIF files, and preprocessing for vision models.
 //!
 //! [`Image`] decodes with limits on sizes and memory. [`ImageProcessor`] resizes, crops, scales and
 //! normalizes as `preprocessor_config.json` specifies. The resulting 8-bit pixels equal those of
@@ -42,8 +42,8 @@ pub enum ImageError {
     /// The file cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The file is neither PNG nor JPEG, or it is damaged.
-    #[error("{path}: cannot decode as PNG or JPEG: {reason}", path = path.display())]
+    /// The file is no PNG, JPEG, WebP or GIF file, or it is damaged.
+    #[error("{path}: cannot decode as PNG, JPEG, WebP or GIF: {reason}", path = path.display())]
     Undecodable { path: PathBuf, reason: String },
     /// The image size is not supported.
     #[error(

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`config`] | specifications: the structure of a model, read from `config.json` or GGUF metadata |
 //! | [`hf`] | Hugging Face folders: configuration, weights and tokenizer |
-//! | [`image`] | PNG and JPEG decoding, and image preprocessing for vision models |
+//! | [`image`] | PNG, JPEG, WebP and GIF decoding, and image preprocessing for vision models |
 //! | [`low_rank`] | low-rank adapters of PEFT and of llama.cpp |
 //! | [`training`] | training graphs of the model families |
 //!

@@ -2,7 +2,7 @@
 
 import { $, button, element, notice } from "./dom.js";
 
-const KINDS = ["image/png", "image/jpeg"];
+const KINDS = ["image/png", "image/jpeg", "image/webp", "image/gif"];
 
 export const pictures = { all: [], isAllowed: false };
 
@@ -19,7 +19,7 @@ function show() {
 function add(files) {
   for (const file of files) {
     if (!KINDS.includes(file.type)) {
-      notice(`${file.name || "the file"} is no PNG or JPEG picture`);
+      notice(`${file.name || "the file"} is no PNG, JPEG, WebP or GIF picture`);
       continue;
     }
     const reader = new FileReader();

@@ -84,7 +84,7 @@ impl ConversationRequest {
     /// Decodes the images, on another thread.
     ///
     /// # Errors
-    /// 400 if a file is no PNG or JPEG file.
+    /// 400 if a file is no PNG, JPEG, WebP or GIF file.
     pub(crate) async fn decoded(mut self) -> Result<ConversationRequest, ApiError> {
         if self.encoded.is_empty() {
             return Ok(self);

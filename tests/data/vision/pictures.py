@@ -39,8 +39,21 @@ def main():
     exif = Image.Exif()
     exif[0x0112] = 6
     turned.save(HERE / "turned.jpg", quality=92, subsampling=0, exif=exif)
+    own = Image.fromarray(waves(26, 21, 3, 8))
+    own.save(HERE / "lossless.webp", lossless=True)
+    own.save(HERE / "lossy.webp", quality=90)
+    Image.fromarray(waves(17, 13, 4, 9), "RGBA").save(HERE / "clear.webp", lossless=True, exact=True, exif=exif)
+    frames = [Image.fromarray(waves(20, 18, 3, seed)) for seed in (10, 11)]
+    frames[0].save(HERE / "frames.webp", save_all=True, append_images=frames[1:], lossless=True)
+    colors = [frame.quantize(20) for frame in frames]
+    colors[0].save(HERE / "frames.gif", save_all=True, append_images=colors[1:])
+    colors[1].save(HERE / "interlaced.gif", interlace=1, transparency=3)
+    # A frame that is smaller than its canvas, after a palette of four colours.
+    part = bytes.fromhex("474946383961" "05000400" "f10000" "0a141e" "ff0000" "00ff00" "0000ff"
+        "2c" "01000100" "03000200" "00" "02" "04" "8cb8502b" "00" "3b")
+    (HERE / "part.gif").write_bytes(part)
     found = []
-    for name in sorted(p.name for p in HERE.iterdir() if p.suffix in (".png", ".jpg")):
+    for name in sorted(p.name for p in HERE.iterdir() if p.suffix in (".png", ".jpg", ".webp", ".gif")):
         own = ImageOps.exif_transpose(Image.open(HERE / name)).convert("RGB")
         found.append({"picture": name, "size": own.size, "rgb": own.tobytes().hex()})
     for number, name in FILTERS.items():

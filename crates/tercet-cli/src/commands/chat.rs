@@ -26,7 +26,7 @@ const HELP: &str = "\
 /help              show this help
 /clear, /reset     clear the conversation
 /system TEXT       set the system prompt and clear the conversation; without TEXT, remove the system prompt
-/image FILE        attach a PNG or JPEG file to the next message
+/image FILE        attach a PNG, JPEG, WebP or GIF file to the next message
 /set NAME VALUE    change temp, top-k, top-p, min-p, repeat-penalty, repeat-last-n, presence-penalty,
                    frequency-penalty, top-n-sigma, typical, xtc-probability, xtc-threshold,
                    dynatemp-range, dynatemp-exp, dry-multiplier, dry-base, seed, tokens
@@ -45,7 +45,7 @@ pub(crate) struct ChatArgs {
     /// System prompt
     #[arg(long, alias = "system-prompt", value_name = "TEXT")]
     system: Option<String>,
-    /// PNG or JPEG file to attach to the first message; repeatable
+    /// PNG, JPEG, WebP or GIF file to attach to the first message; repeatable
     #[arg(long, value_name = "FILE")]
     image: Vec<PathBuf>,
     /// Maximum tokens per answer; -1: until end of turn or context

@@ -16,7 +16,7 @@ use crate::{output, progress};
 pub(crate) struct ClassifyArgs {
     #[command(flatten)]
     reading: TextInputArgs,
-    /// Texts to classify, or PNG and JPEG files if the model classifies images
+    /// Texts to classify, or PNG, JPEG, WebP and GIF files if the model classifies images
     texts: Vec<String>,
     /// Description of a class, for zero-shot classification with an image-text model; repeatable
     #[arg(long, value_name = "TEXT")]

@@ -20,7 +20,7 @@ const MAX_TABLE: usize = 40;
 pub(crate) struct EmbedArgs {
     #[command(flatten)]
     reading: TextInputArgs,
-    /// Sentences to embed; for an image-text model also files that end in .png, .jpg or .jpeg
+    /// Sentences to embed; for an image-text model also files that end in .png, .jpg, .jpeg, .webp or .gif
     sentences: Vec<String>,
     /// Print the vectors as JSON instead of a table of cosine similarities
     #[arg(long)]

@@ -38,7 +38,7 @@ pub(crate) struct GenerateArgs {
     /// added. A model without tokenizer then generates token ids
     #[arg(long, value_name = "IDS", conflicts_with_all = ["prompt", "file", "image", "chat"], value_parser = PromptIds::parse)]
     ids: Option<PromptIds>,
-    /// PNG or JPEG file; it replaces an `<image>` in the prompt, or precedes the prompt; repeatable
+    /// PNG, JPEG, WebP or GIF file; it replaces an `<image>` in the prompt, or precedes the prompt; repeatable
     #[arg(long, value_name = "FILE")]
     image: Vec<PathBuf>,
     /// Format the prompt as a user message with the model's chat template

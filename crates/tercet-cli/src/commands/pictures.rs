@@ -10,7 +10,9 @@ use tercet_models::{
 /// Whether an argument is an image file, judged by its extension.
 pub(crate) fn is_image_path(text: &str) -> bool {
     let end = Path::new(text).extension().and_then(|end| end.to_str());
-    end.is_some_and(|end| ["png", "jpg", "jpeg"].contains(&end.to_ascii_lowercase().as_str()))
+    end.is_some_and(|end| {
+        ["png", "jpg", "jpeg", "webp", "gif"].contains(&end.to_ascii_lowercase().as_str())
+    })
 }
 
 /// The image and text encoders of a CLIP-like model. Only the encoders that the arguments need are

@@ -68,7 +68,7 @@ struct QueryArgs {
     pooling: Option<PoolingName>,
     /// Index file
     index: PathBuf,
-    /// Query; for an image-text model also a file that ends in .png, .jpg or .jpeg
+    /// Query; for an image-text model also a file that ends in .png, .jpg, .jpeg, .webp or .gif
     query: String,
     /// Number of results
     #[arg(short = 'n', long, value_name = "N", default_value_t = 10, value_parser = super::positive)]

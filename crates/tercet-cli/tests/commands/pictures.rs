@@ -88,7 +88,7 @@ fn what_does_not_fit_is_refused() {
     bad(
         &["classify", "-m", &model, &json],
         1,
-        &["resized.json", "cannot decode as PNG or JPEG"],
+        &["resized.json", "cannot decode as PNG, JPEG, WebP or GIF"],
     );
     bad(&["generate", "-m", &model, "-p", "a"], 1, &["vit"]);
 }

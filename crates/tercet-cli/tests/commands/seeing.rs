@@ -98,7 +98,7 @@ fn what_cannot_be_seen_is_refused() {
     bad(&args, 2, &["--image", "does not accept images"]);
     let none = data("vision/pictures/resized.json");
     for (file, said) in [
-        (&*none, "cannot decode as PNG or JPEG"),
+        (&*none, "cannot decode as PNG, JPEG, WebP or GIF"),
         ("missing.png", "missing.png"),
     ] {
         let args = ["generate", "-m", &model, "--device", "cpu", "--image", file];

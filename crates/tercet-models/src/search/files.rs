@@ -96,7 +96,9 @@ pub(super) fn text(bytes: Vec<u8>) -> Option<String> {
 pub(super) fn is_image(name: &str) -> bool {
     let end = PathBuf::from(name);
     let end = end.extension().and_then(|end| end.to_str());
-    end.is_some_and(|end| ["png", "jpg", "jpeg"].contains(&end.to_ascii_lowercase().as_str()))
+    end.is_some_and(|end| {
+        ["png", "jpg", "jpeg", "webp", "gif"].contains(&end.to_ascii_lowercase().as_str())
+    })
 }
 
 /// The SHA-256 digest of bytes, in hexadecimal.

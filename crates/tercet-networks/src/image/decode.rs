@@ -1,8 +1,10 @@
-//! Decoder of PNG and JPEG files into upright pixels.
+//! Decoder of PNG, JPEG, WebP and GIF files into upright pixels.
 
 use std::io::Cursor;
+use std::num::NonZeroU64;
 use std::path::Path;
 
+use image_webp::WebPDecoder;
 use png::{BitDepth, Transformations};
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::zune_core::bytestream::ZCursor;
@@ -22,6 +24,12 @@ const MAX_MEMORY: usize = 1 << 28;
 const PNG_SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
 /// The JPEG start-of-image marker and the first byte of the next marker.
 const JPEG_SIGNATURE: &[u8] = b"\xff\xd8\xff";
+const GIF_SIGNATURE: &[u8] = b"GIF8";
+
+/// Whether a file begins as a WebP file: `RIFF`, its length, `WEBP`.
+fn is_webp(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP")
+}
 
 /// The reason why a file cannot be decoded.
 enum ImageRejection {
@@ -47,6 +55,18 @@ impl From<zune_jpeg::errors::DecodeErrors> for ImageRejection {
     }
 }
 
+impl From<image_webp::DecodingError> for ImageRejection {
+    fn from(e: image_webp::DecodingError) -> ImageRejection {
+        ImageRejection::Reason(e.to_string())
+    }
+}
+
+impl From<gif::DecodingError> for ImageRejection {
+    fn from(e: gif::DecodingError) -> ImageRejection {
+        ImageRejection::Reason(e.to_string())
+    }
+}
+
 /// Pixels in the channel layout of the file.
 struct DecodedPixels {
     width: usize,
@@ -58,9 +78,9 @@ struct DecodedPixels {
 }
 
 impl Image {
-    /// Reads a PNG or JPEG file, detected by content, and rotates it by its Exif orientation. Alpha
-    /// is dropped, grey is replicated to RGB, and 16-bit channels are reduced to their upper 8
-    /// bits.
+    /// Reads a PNG, JPEG, WebP or GIF file, detected by content, and rotates it by its Exif
+    /// orientation. Alpha is dropped, grey is replicated to RGB, and 16-bit channels are reduced to
+    /// their upper 8 bits. Of an animation, it reads the first frame.
     ///
     /// # Errors
     /// [`ImageError`].
@@ -70,7 +90,7 @@ impl Image {
         Image::decode(&bytes, path)
     }
 
-    /// Decodes the bytes of a PNG or JPEG file as [`Self::open`] does; `path` is only for error
+    /// Decodes the bytes of a PNG, JPEG, WebP or GIF file as [`Self::open`] does; `path` is only for error
     /// messages.
     ///
     /// # Errors
@@ -79,8 +99,10 @@ impl Image {
         let pixels = contained(|| match bytes {
             _ if bytes.starts_with(PNG_SIGNATURE) => png(bytes),
             _ if bytes.starts_with(JPEG_SIGNATURE) => jpeg(bytes),
+            _ if is_webp(bytes) => webp(bytes),
+            _ if bytes.starts_with(GIF_SIGNATURE) => gif(bytes),
             _ => Err(ImageRejection::Reason(
-                "neither a PNG nor a JPEG file".to_string(),
+                "its first bytes are those of another format".to_string(),
             )),
         });
         let pixels = pixels.unwrap_or_else(|reason| Err(ImageRejection::Reason(reason)));
@@ -116,9 +138,7 @@ fn png(bytes: &[u8]) -> Result<DecodedPixels, ImageRejection> {
         return Err(ImageRejection::Reason(reason));
     }
     let size = reader.output_buffer_size();
-    let size = size
-        .ok_or_else(|| ImageRejection::Reason("its pixels do not fit into memory".to_string()))?;
-    let mut pixels = vec![0; size];
+    let mut pixels = vec![0; size.ok_or_else(too_large)?];
     reader.next_frame(&mut pixels)?;
     if depth == BitDepth::Sixteen {
         // Keeps the high byte of each channel, as the reference implementation does.
@@ -157,6 +177,71 @@ fn jpeg(bytes: &[u8]) -> Result<DecodedPixels, ImageRejection> {
         channels,
         bytes: pixels,
         orientation: exif.map_or(Orientation::Upright, Orientation::from_exif),
+    })
+}
+
+fn too_large() -> ImageRejection {
+    ImageRejection::Reason("its pixels do not fit into memory".to_string())
+}
+
+/// The image, or the first frame of an animation.
+fn webp(bytes: &[u8]) -> Result<DecodedPixels, ImageRejection> {
+    let mut decoder = WebPDecoder::new(Cursor::new(bytes))?;
+    decoder.set_memory_limit(MAX_MEMORY);
+    let (width, height) = decoder.dimensions();
+    let (width, height) = (width as usize, height as usize);
+    check_size(width, height)?;
+    let mut pixels = vec![0; decoder.output_buffer_size().ok_or_else(too_large)?];
+    decoder.read_image(&mut pixels)?;
+    let exif = decoder.exif_metadata()?;
+    Ok(DecodedPixels {
+        width,
+        height,
+        channels: if decoder.has_alpha() { 4 } else { 3 },
+        bytes: pixels,
+        orientation: exif
+            .as_deref()
+            .map_or(Orientation::Upright, Orientation::from_exif),
+    })
+}
+
+/// The first frame on its canvas.
+fn gif(bytes: &[u8]) -> Result<DecodedPixels, ImageRejection> {
+    let mut options = gif::DecodeOptions::new();
+    let limit = NonZeroU64::new(MAX_MEMORY as u64);
+    options.set_memory_limit(limit.map_or(gif::MemoryLimit::Unlimited, gif::MemoryLimit::Bytes));
+    let mut decoder = options.read_info(Cursor::new(bytes))?;
+    let [width, height] = [decoder.width(), decoder.height()].map(usize::from);
+    check_size(width, height)?;
+    let shared = decoder.global_palette().map(<[u8]>::to_vec);
+    let Some(frame) = decoder.read_next_frame()? else {
+        let reason = "it has no frame".to_string();
+        return Err(ImageRejection::Reason(reason));
+    };
+    let palette = frame.palette.as_ref().or(shared.as_ref());
+    let color = |index: u8| -> [u8; 3] {
+        let at = 3 * usize::from(index);
+        match palette {
+            None => [index; 3],
+            // Indices beyond the palette are black, as in Pillow.
+            Some(palette) => std::array::from_fn(|i| palette.get(at + i).copied().unwrap_or(0)),
+        }
+    };
+    let mut pixels = color(frame.transparent.unwrap_or(0)).repeat(width * height);
+    let [left, top, across] = [frame.left, frame.top, frame.width].map(usize::from);
+    let rows = frame.buffer.chunks_exact(across.max(1)).enumerate();
+    for (y, row) in rows.take_while(|(y, _)| top + y < height) {
+        for (x, index) in row.iter().enumerate().take(width.saturating_sub(left)) {
+            let at = 3 * ((top + y) * width + left + x);
+            pixels[at..at + 3].copy_from_slice(&color(*index));
+        }
+    }
+    Ok(DecodedPixels {
+        width,
+        height,
+        channels: 3,
+        bytes: pixels,
+        orientation: Orientation::Upright,
     })
 }
 

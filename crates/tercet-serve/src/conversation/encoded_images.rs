@@ -79,7 +79,8 @@ impl EncodedImages {
 }
 
 fn refused(path: &str, reason: &str) -> ApiError {
-    let message =
-        format!("field `{path}`: {reason}; send a PNG or JPEG file as `data:image/png;base64,...`");
+    let message = format!(
+        "field `{path}`: {reason}; send a PNG, JPEG, WebP or GIF file as `data:image/png;base64,...`"
+    );
     ApiError::bad_request(message).with_param(path)
 }
