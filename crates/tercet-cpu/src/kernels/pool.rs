@@ -105,7 +105,7 @@ pub(crate) trait PoolElem: Element {
     }
 
     /// Sums or maxima of all windows of a plane by vectors, through an intermediate row of columns for
-    /// each row of windows. Returns false if they are not supported.
+    /// each row of windows, which the second buffer holds. Returns false if they are not supported.
     ///
     /// # Safety
     /// Requires the instructions of `S`.
@@ -113,8 +113,8 @@ pub(crate) trait PoolElem: Element {
     unsafe fn plane_by_vectors<S: Simd>(
         _f: PoolFn,
         _w: &ConvWindowAxes,
-        _x: &[Self],
-        _columns: &mut [Self],
+        _covered: &CoveredRows,
+        _from: (&[Self], &mut [Self]),
         _y: &mut [Self],
     ) -> bool {
         false
@@ -191,14 +191,14 @@ floats! {
         unsafe fn plane_by_vectors<S: Simd>(
             f: PoolFn,
             w: &ConvWindowAxes,
-            x: &[f32],
-            columns: &mut [f32],
+            covered: &CoveredRows,
+            from: (&[f32], &mut [f32]),
             y: &mut [f32],
         ) -> bool {
             match f {
-                PoolFn::Max => vectors::pool_plane::<S, vectors::Largest>(w, x, columns, y),
+                PoolFn::Max => vectors::pool_plane::<S, vectors::Largest>(w, covered, from, y),
                 PoolFn::Sum | PoolFn::Mean => {
-                    vectors::pool_plane::<S, vectors::Total>(w, x, columns, y)
+                    vectors::pool_plane::<S, vectors::Total>(w, covered, from, y)
                 }
                 PoolFn::Min | PoolFn::Prod => false,
             }
@@ -272,27 +272,23 @@ unsafe fn planes_body<S: Simd, T: PoolElem>(windows: &PoolWindows, x: &[T], y: &
         phases: [T::ZERO; SPAN + MAX_PHASES * (CHUNK + 1)],
         columns: [T::ZERO; COLUMNS],
     };
-    let mut rows = SmallVec::new();
+    let covered = CoveredRows::new(w);
+    let taps = (windows.f == PoolFn::Mean).then(|| WindowTaps::new(windows));
     for (j, y) in y.chunks_exact_mut(count).enumerate() {
         let x = &x[j * plane..][..plane];
         let clean = windows.f == PoolFn::Max && T::is_clean::<S>(x);
         let by_vectors = windows.may_use_vectors::<T>(clean);
+        let columns = &mut buffers.columns;
         let is_done =
-            by_vectors && T::plane_by_vectors::<S>(windows.f, w, x, &mut buffers.columns, &mut *y);
-        let mut lines = y.chunks_exact_mut(w.out[2]);
-        for (d, h) in (0..w.out[0]).flat_map(|d| (0..w.out[1]).map(move |h| (d, h))) {
-            let Some(y) = lines.next() else { break };
+            by_vectors && T::plane_by_vectors::<S>(windows.f, w, &covered, (x, columns), &mut *y);
+        for (row, y) in y.chunks_exact_mut(w.out[2]).enumerate() {
             if !is_done {
-                covered_rows(w, d, h, &mut rows);
-                let place = PoolRowPlace {
-                    at: [d, h],
-                    rows: &rows,
-                    clean,
-                };
+                let rows = covered.of(row);
+                let place = PoolRowPlace { row, rows, clean };
                 pool_row::<S, T>(windows, x, place, y, &mut buffers);
             }
-            if windows.f == PoolFn::Mean {
-                mean_row(windows, [d, h], y);
+            if let Some(taps) = &taps {
+                taps.mean_row(row, y);
             }
         }
     }
@@ -301,29 +297,87 @@ unsafe fn planes_body<S: Simd, T: PoolElem>(windows: &PoolWindows, x: &[T], y: &
 /// A row of windows of a channel.
 #[derive(Clone, Copy)]
 struct PoolRowPlace<'a> {
-    /// Its index along the first two axes.
-    at: [usize; 2],
+    /// Its index among all rows of windows of the channel.
+    row: usize,
     /// The places in the channel of the rows that the windows cover, in the order of the taps.
     rows: &'a [usize],
     /// True if no element of the channel is NaN.
     clean: bool,
 }
 
-/// The places in a channel of the rows that the windows of a row cover.
-#[inline(always)]
-fn covered_rows(w: &ConvWindowAxes, d: usize, h: usize, rows: &mut SmallVec<[usize; 32]>) {
-    rows.clear();
-    let inside = |axis: usize, out: usize, tap: usize| {
-        let padded = out * w.stride[axis] + tap * w.dilation[axis];
-        let at = padded.checked_sub(w.pad[axis]);
-        at.filter(|at| *at < w.sizes[axis])
-    };
-    for d in (0..w.kernel[0]).filter_map(|tap| inside(0, d, tap)) {
-        for tap in 0..w.kernel[1] {
-            if let Some(h) = inside(1, h, tap) {
-                rows.push((d * w.sizes[1] + h) * w.sizes[2]);
+/// The places in a channel of the rows that each row of windows covers, for all channels.
+pub(crate) struct CoveredRows {
+    places: SmallVec<[usize; 128]>,
+    /// The end of each row of windows in `places`.
+    ends: SmallVec<[usize; 32]>,
+}
+
+impl CoveredRows {
+    fn new(w: &ConvWindowAxes) -> CoveredRows {
+        let inside = |axis: usize, out: usize, tap: usize| {
+            let padded = out * w.stride[axis] + tap * w.dilation[axis];
+            let at = padded.checked_sub(w.pad[axis]);
+            at.filter(|at| *at < w.sizes[axis])
+        };
+        let (mut places, mut ends) = (SmallVec::new(), SmallVec::new());
+        for (d, h) in (0..w.out[0]).flat_map(|d| (0..w.out[1]).map(move |h| (d, h))) {
+            for d in (0..w.kernel[0]).filter_map(|tap| inside(0, d, tap)) {
+                let rows = (0..w.kernel[1]).filter_map(|tap| inside(1, h, tap));
+                places.extend(rows.map(|h| (d * w.sizes[1] + h) * w.sizes[2]));
             }
+            ends.push(places.len());
         }
+        CoveredRows { places, ends }
+    }
+
+    /// The places for a row of windows, in the order of the taps.
+    #[inline(always)]
+    fn of(&self, row: usize) -> &[usize] {
+        let start = row.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.places[start..self.ends[row]]
+    }
+}
+
+/// The numbers of elements by which the sums of windows are divided, for all channels.
+struct WindowTaps {
+    /// For each row of windows, the taps along the first two axes.
+    rows: SmallVec<[usize; 32]>,
+    /// The windows of a row that have all taps along the row.
+    whole: Range<usize>,
+    /// Taps of a whole window along the row.
+    most: usize,
+    /// Taps of the windows before and after the whole ones.
+    edges: SmallVec<[usize; 16]>,
+}
+
+impl WindowTaps {
+    fn new(windows: &PoolWindows) -> WindowTaps {
+        let w = &windows.axes;
+        let rows = (0..w.out[0]).flat_map(|d| (0..w.out[1]).map(move |h| (d, h)));
+        let whole = windows.whole();
+        let whole = whole.start.min(w.out[2])..whole.end.min(w.out[2]);
+        let edges = (0..whole.start).chain(whole.end..w.out[2]);
+        WindowTaps {
+            rows: rows
+                .map(|(d, h)| windows.taps(0, d) * windows.taps(1, h))
+                .collect(),
+            most: w.kernel[2],
+            edges: edges.map(|i| windows.taps(2, i)).collect(),
+            whole,
+        }
+    }
+
+    /// Divides the sums of a row of windows by the numbers of their elements.
+    #[inline(always)]
+    fn mean_row<T: PoolElem>(&self, row: usize, y: &mut [T]) {
+        let others = self.rows[row];
+        let (before, rest) = y.split_at_mut(self.whole.start);
+        let (inside, after) = rest.split_at_mut(self.whole.len());
+        for (y, taps) in before.iter_mut().chain(after).zip(&self.edges) {
+            *y = y.over(others * taps);
+        }
+        let count = others * self.most;
+        inside.iter_mut().for_each(|y| *y = y.over(count));
     }
 }
 
@@ -339,8 +393,7 @@ unsafe fn pool_row<S: Simd, T: PoolElem>(
     y: &mut [T],
     buffers: &mut PoolBuffers<T>,
 ) {
-    let (w, rows) = (&windows.axes, place.rows);
-    let row = place.at[0] * w.out[1] + place.at[1];
+    let (w, rows, row) = (&windows.axes, place.rows, place.row);
     let vectors = windows.may_use_vectors::<T>(place.clean);
     match windows.f {
         f if vectors && T::by_vectors::<S>(f, w, x, rows, y) => {}
@@ -358,19 +411,6 @@ unsafe fn pool_row<S: Simd, T: PoolElem>(
         }
         PoolFn::Prod => separable(w, x, row, rows, y, buffers, T::ONE, T::times),
     }
-}
-
-/// Divides the sums of a row of windows by the numbers of their elements.
-#[inline(always)]
-fn mean_row<T: PoolElem>(windows: &PoolWindows, at: [usize; 2], y: &mut [T]) {
-    let others = windows.taps(0, at[0]) * windows.taps(1, at[1]);
-    let inside = windows.whole();
-    let (inside, end) = (inside.start.min(y.len()), inside.end.min(y.len()));
-    for i in (0..inside).chain(end..y.len()) {
-        y[i] = y[i].over(others * windows.taps(2, i));
-    }
-    let count = others * windows.axes.kernel[2];
-    y[inside..end].iter_mut().for_each(|y| *y = y.over(count));
 }
 
 /// Elements of the padded row.

@@ -6,11 +6,9 @@
 
 use std::ops::Range;
 
-use smallvec::SmallVec;
-
 use super::super::conv::ConvWindowAxes;
 use super::super::simd::Simd;
-use super::covered_rows;
+use super::CoveredRows;
 
 /// Taps of a window up to which a load for each tap is faster than intermediate rows.
 const MAX_TAPS: usize = 32;
@@ -91,8 +89,8 @@ pub(super) unsafe fn are_finite<S: Simd>(x: &[f32]) -> bool {
 #[inline(always)]
 pub(super) unsafe fn pool_plane<S: Simd, F: VectorFold>(
     w: &ConvWindowAxes,
-    x: &[f32],
-    columns: &mut [f32],
+    covered: &CoveredRows,
+    (x, columns): (&[f32], &mut [f32]),
     y: &mut [f32],
 ) -> bool {
     let (size, out, lanes) = (w.sizes[2], w.out[2], S::LANES);
@@ -107,18 +105,16 @@ pub(super) unsafe fn pool_plane<S: Simd, F: VectorFold>(
     // The elements of the plane's rows within a padded row.
     let first = w.pad[2].min(pitch);
     let count = size.min(pitch - first);
-    let mut rows = SmallVec::new();
     for (pass, y) in y.chunks_mut(per_pass * out).enumerate() {
         let places = (pass * per_pass..).zip(columns.chunks_exact_mut(pitch));
         for ((at, column), _) in places.zip(y.chunks_exact(out)) {
-            covered_rows(w, at / w.out[1], at % w.out[1], &mut rows);
             column[..first].fill(F::START);
             column[first + count..].fill(F::START);
             let inside = &mut column[first..first + count];
             for i in (0..count).step_by(lanes) {
                 let n = lanes.min(count - i);
                 let mut own = S::splat(F::START);
-                for row in &rows {
+                for row in covered.of(at) {
                     // SAFETY: the row has `size` elements, at least `count`.
                     let from = x[row + i..row + i + n].as_ptr();
                     let x = match n == lanes {
