@@ -226,18 +226,17 @@ impl HfFolder {
     /// The tokenizer of `tokenizer.json`, or if it does not exist, of `tokenizer.model`, of `vocab.json` with
     /// `merges.txt`, or of `vocab.txt`.
     ///
-    /// As in `transformers`, the post-processor of `tokenizer.json` decides whether a text starts with the BOS token.
-    /// Without that file, `add_bos_token` of `tokenizer_config.json` does; the token is `bos_token_id` of
-    /// `config.json`. `added_tokens_decoder` of `tokenizer_config.json` replaces the rules of added tokens.
+    /// The post-processor of `tokenizer.json` and `add_bos_token` of `tokenizer_config.json` decide
+    /// whether a text starts with the BOS token. The token is `bos_token_id` of `config.json`.
+    /// `added_tokens_decoder` of `tokenizer_config.json` replaces the rules of added tokens.
     ///
     /// # Errors
     /// [`HfError::Tokenizer`], or [`HfError::Json`] for the other files.
     pub fn tokenizer(&self) -> Result<Tokenizer, HfError> {
         let json = self.dir.join("tokenizer.json");
-        let has_json = json.exists();
         let pieces = self.dir.join("tokenizer.model");
-        let only_pieces = !has_json && pieces.exists();
-        let only_vocab = match has_json || only_pieces {
+        let only_pieces = !json.exists() && pieces.exists();
+        let only_vocab = match json.exists() || only_pieces {
             true => None,
             false => vocabulary::file_in(&self.dir),
         };
@@ -283,7 +282,6 @@ impl HfFolder {
             .opt_bool("add_bos_token")
             .map_err(config_error("tokenizer_config.json"))?;
         if wanted == Some(true)
-            && !has_json
             && let Some(bos) = bos
             && tokenizer.encode("", true).map_err(refused)?.is_empty()
         {

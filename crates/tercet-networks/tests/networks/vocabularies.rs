@@ -165,14 +165,6 @@ fn added_tokens_follow_tokenizer_config() {
     let long = json!({"added_tokens_decoder": {"2048": {"content": "x".repeat(100_000)}}});
     let error = open(&json_folder("added-long", &json!([]), &long)).unwrap_err();
     assert!(format!("{error:?}").contains("too long"), "{error:?}");
-    // `tokenizer.json` decides about the BOS token alone.
-    for wanted in [true, false] {
-        let config = json!({"bos_token": "<|endoftext|>", "add_bos_token": wanted});
-        let dir = json_folder("added-bos", &json!([]), &config);
-        let model = json!({"model_type": "llama", "bos_token_id": 0}).to_string();
-        std::fs::write(dir.join("config.json"), model).unwrap();
-        assert_eq!(open(&dir).unwrap().encode("fn", true).unwrap(), [432]);
-    }
 }
 
 /// The innermost error of opening the tokenizer.
