@@ -231,15 +231,18 @@ impl SamplingOptions {
         units: [f64; 2],
         state: &mut SamplingState,
     ) -> Option<u32> {
+        if self.is_greedy() {
+            return self.greatest(logits, context, written);
+        }
         let logits = self.changed(logits, context, written);
-        if self.has_steps() && !self.is_greedy() {
+        if self.has_steps() {
             return self.sample_by_steps(&logits, (context, written), units, state);
         }
         let unit = units[0];
         let first = |best: usize, i: usize| if logits[i] > logits[best] { i } else { best };
         let greatest = (0..logits.len()).reduce(first)?;
         let max = logits[greatest];
-        if self.temperature == 0.0 || max == f64::NEG_INFINITY {
+        if max == f64::NEG_INFINITY {
             return Some(greatest as u32);
         }
         let weight = |i: usize| match logits[i] == max {
@@ -317,36 +320,101 @@ impl SamplingOptions {
         }
     }
 
-    /// Logits after penalties and biases. NaN becomes minus infinity.
-    pub(super) fn changed(&self, logits: &[f32], context: &[u32], written: &[u32]) -> Vec<f64> {
-        let number = |x: &f32| match x.is_nan() {
-            true => f64::NEG_INFINITY,
-            false => f64::from(*x),
+    /// The first token with the greatest logit after penalties and biases. Only the logits that change are computed
+    /// in F64: a vocabulary has some hundred thousand.
+    fn greatest(&self, logits: &[f32], context: &[u32], written: &[u32]) -> Option<u32> {
+        if logits.is_empty() {
+            return None;
+        }
+        let changed = self.changed_logits(logits, context, written);
+        let ends: &[u32] = match written.len() < self.min_tokens {
+            true => &self.ends,
+            false => &[],
         };
-        let mut logits: Vec<f64> = logits.iter().map(number).collect();
-        let is_greedy = self.is_greedy();
-        let steps = self.samplers.iter();
-        let before = steps.take_while(|step| is_greedy || step.is_penalty());
-        for step in before.filter(|step| step.is_penalty()) {
-            for (token, change) in self.penalties(*step, context, written) {
-                if let Some(x) = logits.get_mut(token as usize) {
-                    *x = change.apply(*x);
+        let mut others = logits.to_vec();
+        for token in changed.keys().chain(ends) {
+            if let Some(x) = others.get_mut(*token as usize) {
+                *x = f32::NEG_INFINITY;
+            }
+        }
+        let max = others
+            .iter()
+            .fold(f32::NEG_INFINITY, |max, x| match *x > max {
+                true => *x,
+                false => max,
+            });
+        let at = others.iter().position(|x| *x == max).unwrap_or(0);
+        let mut best = (at as u32, f64::from(max));
+        let mut offer = |token: u32, x: f64| {
+            let is_first = x == best.1 && token < best.0;
+            if x > best.1 || is_first {
+                best = (token, x);
+            }
+        };
+        for (token, x) in &changed {
+            if !ends.contains(token) {
+                offer(*token, *x);
+            }
+        }
+        // If all others are banned, ends are not.
+        if best.1 == f64::NEG_INFINITY {
+            for token in ends {
+                let own = logits.get(*token as usize).copied().map(number);
+                if let Some(x) = changed.get(token).copied().or(own) {
+                    let is_better = x > best.1;
+                    best = if is_better { (*token, x) } else { best };
                 }
             }
         }
-        for &(token, bias) in &self.logit_bias {
-            if let Some(x) = logits.get_mut(token as usize) {
-                *x += f64::from(bias);
-            }
+        match best.1 == f64::NEG_INFINITY {
+            true => Some(0),
+            false => Some(best.0),
         }
-        // A logit of infinity plus a bias of the opposite infinity is NaN.
-        for x in logits.iter_mut().filter(|x| x.is_nan()) {
-            *x = f64::NEG_INFINITY;
+    }
+
+    /// Logits after penalties and biases. NaN becomes minus infinity.
+    pub(super) fn changed(&self, logits: &[f32], context: &[u32], written: &[u32]) -> Vec<f64> {
+        let changed = self.changed_logits(logits, context, written);
+        let mut logits: Vec<f64> = logits.iter().copied().map(number).collect();
+        for (token, x) in changed {
+            logits[token as usize] = x;
         }
         if written.len() < self.min_tokens {
             self.ban_ends(&mut logits);
         }
         logits
+    }
+
+    /// The logits that penalties and biases change, by token.
+    fn changed_logits(
+        &self,
+        logits: &[f32],
+        context: &[u32],
+        written: &[u32],
+    ) -> HashMap<u32, f64> {
+        let mut changed: HashMap<u32, f64> = HashMap::new();
+        let mut change = |token: u32, new: &dyn Fn(f64) -> f64| {
+            if let Some(x) = logits.get(token as usize) {
+                let x = changed.entry(token).or_insert_with(|| number(*x));
+                *x = new(*x);
+            }
+        };
+        let is_greedy = self.is_greedy();
+        let steps = self.samplers.iter();
+        let before = steps.take_while(|step| is_greedy || step.is_penalty());
+        for step in before.filter(|step| step.is_penalty()) {
+            for (token, own) in self.penalties(*step, context, written) {
+                change(token, &|x| own.apply(x));
+            }
+        }
+        for &(token, bias) in &self.logit_bias {
+            change(token, &|x| x + f64::from(bias));
+        }
+        // A logit of infinity plus a bias of the opposite infinity is NaN.
+        for x in changed.values_mut().filter(|x| x.is_nan()) {
+            *x = f64::NEG_INFINITY;
+        }
+        changed
     }
 
     /// Bans the tokens that end the text, unless all others are banned already.
@@ -405,6 +473,14 @@ impl SamplingOptions {
                 *x = change.apply(*x);
             }
         }
+    }
+}
+
+/// A logit as F64. NaN becomes minus infinity.
+fn number(x: f32) -> f64 {
+    match x.is_nan() {
+        true => f64::NEG_INFINITY,
+        false => f64::from(x),
     }
 }
 
