@@ -236,7 +236,7 @@ fn compile(
 const COOP_EXTENSION: &str = "enable wgpu_cooperative_matrix;";
 
 /// The function that kernels call to mark a value as uniform across a workgroup.
-pub const UNIFORM: &str = "fn uniform_word(x: u32) -> u32 {\n    return x;\n}";
+pub const UNIFORM: &str = "fn uniform_word(x: u32) -> u32 {\nreturn x;\n}";
 
 /// A variant of [`UNIFORM`] that proves uniformity to a browser. Browsers reject barriers in
 /// non-uniform control flow.
