@@ -63,32 +63,9 @@ fn keep(app: &AppState, name: &str, (keep_alive, record): (Option<KeepAlive>, &R
     }
 }
 
-/// Unloads the model of a request that has no input and keeps the model for no time. `None` for other requests, and
-/// for models that stay loaded.
-async fn unload(
-    app: &AppState,
-    (fields, form): (&mut JsonFields, OllamaForm),
-    record: &RequestRecord,
-) -> Result<Option<Response>, ApiError> {
-    let keep_alive = fields.take("keep_alive");
-    fields.put("keep_alive", keep_alive.clone());
-    let is_zero = take_keep_alive(fields)? == Some(KeepAlive::For(Duration::ZERO));
-    fields.put("keep_alive", keep_alive);
-    let inputs = ["messages", "prompt", "suffix", "images"];
-    if !is_zero || !inputs.iter().all(|name| fields.is_blank(name)) {
-        return Ok(None);
-    }
-    let asked = fields.text("model")?;
-    fields.put("model", asked.clone().map(Into::into));
-    let Some(name) = model_name(app, asked) else {
-        return Ok(None);
-    };
-    if app.models.unload(&name).await.is_err() {
-        return Ok(None);
-    }
-    record.set_model(Some(&name), &name);
-    let response = renderer::without_text(&name, form, "unload");
-    Ok(Some(json_response(&response)))
+/// A duration as this API writes it.
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The name of a model without the tag that this API's clients add.
@@ -105,21 +82,38 @@ fn model_name(app: &AppState, asked: Option<String>) -> Option<String> {
     }
 }
 
-/// The model of a request, and the time that loading took.
+/// The model that a request selects.
+enum OllamaSelection {
+    /// The model, and the time that loading took.
+    Model(SelectedLanguage, Duration),
+    /// The response of a request that only unloads it.
+    Unloaded(Response),
+}
+
 async fn select(
     app: &AppState,
-    fields: &mut JsonFields,
+    (fields, form): (&mut JsonFields, OllamaForm),
     record: &RequestRecord,
-) -> Result<(SelectedLanguage, Duration), ApiError> {
+) -> Result<OllamaSelection, ApiError> {
     take_terms(fields, record)?;
     let keep_alive = take_keep_alive(fields)?;
     let asked = model_name(app, fields.text("model")?);
+    let inputs = ["messages", "prompt", "suffix", "images"];
+    if keep_alive == Some(KeepAlive::For(Duration::ZERO))
+        && inputs.iter().all(|name| fields.is_blank(name))
+        && let Some(name) = &asked
+        && app.models.unload(name).await.is_ok()
+    {
+        record.set_model(Some(name), name);
+        let response = renderer::without_text(name, form, "unload");
+        return Ok(OllamaSelection::Unloaded(json_response(&response)));
+    }
     let began = Instant::now();
     let selected = app.in_time(record, app.models.language(asked.as_deref()));
     let selected = selected.await?;
     record.set_model(asked.as_deref(), &selected.name);
     keep(app, &selected.name, (keep_alive, record));
-    Ok((selected, began.elapsed()))
+    Ok(OllamaSelection::Model(selected, began.elapsed()))
 }
 
 /// `POST /api/chat`
@@ -132,10 +126,11 @@ pub(crate) async fn chat(
     let began = Instant::now();
     let body = read_body(&app, &headers, body).await?;
     let mut fields = JsonFields::parse(&body)?;
-    if let Some(response) = unload(&app, (&mut fields, OllamaForm::Chat), &record).await? {
-        return Ok(response);
-    }
-    let (selected, load_time) = select(&app, &mut fields, &record).await?;
+    let selection = select(&app, (&mut fields, OllamaForm::Chat), &record);
+    let (selected, load_time) = match selection.await? {
+        OllamaSelection::Model(selected, load_time) => (selected, load_time),
+        OllamaSelection::Unloaded(response) => return Ok(response),
+    };
     let Some(request) = request::chat(fields, &selected.model, &record)? else {
         return Ok(json_response(&renderer::without_text(
             &selected.name,
@@ -164,10 +159,11 @@ pub(crate) async fn generate(
     let began = Instant::now();
     let body = read_body(&app, &headers, body).await?;
     let mut fields = JsonFields::parse(&body)?;
-    if let Some(response) = unload(&app, (&mut fields, OllamaForm::Generate), &record).await? {
-        return Ok(response);
-    }
-    let (selected, load_time) = select(&app, &mut fields, &record).await?;
+    let selection = select(&app, (&mut fields, OllamaForm::Generate), &record);
+    let (selected, load_time) = match selection.await? {
+        OllamaSelection::Model(selected, load_time) => (selected, load_time),
+        OllamaSelection::Unloaded(response) => return Ok(response),
+    };
     let language = &selected.model;
     let of = (language, selected.adapter);
     let (answers, prompt, params) = match request::generate(fields, language, &record)? {

@@ -344,32 +344,26 @@ impl SamplingOptions {
                 false => max,
             });
         let at = others.iter().position(|x| *x == max).unwrap_or(0);
-        let mut best = (at as u32, f64::from(max));
-        let mut offer = |token: u32, x: f64| {
+        let greater = |best: (u32, f64), (token, x): (u32, f64)| {
             let is_first = x == best.1 && token < best.0;
             if x > best.1 || is_first {
-                best = (token, x);
+                (token, x)
+            } else {
+                best
             }
         };
-        for (token, x) in &changed {
-            if !ends.contains(token) {
-                offer(*token, *x);
-            }
-        }
+        let allowed = changed.iter().filter(|(token, _)| !ends.contains(token));
+        let allowed = allowed.map(|(token, x)| (*token, *x));
+        let mut best = allowed.fold((at as u32, f64::from(max)), greater);
         // If all others are banned, ends are not.
         if best.1 == f64::NEG_INFINITY {
-            for token in ends {
-                let own = logits.get(*token as usize).copied().map(number);
-                if let Some(x) = changed.get(token).copied().or(own) {
-                    let is_better = x > best.1;
-                    best = if is_better { (*token, x) } else { best };
-                }
-            }
+            let all = (0..).zip(logits).map(|(token, x)| {
+                let own = changed.get(&token).copied();
+                (token, own.unwrap_or_else(|| number(*x)))
+            });
+            best = all.fold((0, f64::NEG_INFINITY), greater);
         }
-        match best.1 == f64::NEG_INFINITY {
-            true => Some(0),
-            false => Some(best.0),
-        }
+        Some(best.0)
     }
 
     /// Logits after penalties and biases. NaN becomes minus infinity.

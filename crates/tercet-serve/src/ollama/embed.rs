@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::keep_alive::take_keep_alive;
-use super::{OllamaError, keep, model_name, read_body};
+use super::{OllamaError, keep, model_name, nanoseconds, read_body};
 use crate::encoder::{EmbeddingResult, EncoderInputs};
 use crate::error::{ApiError, json_text_response};
 use crate::fields::JsonFields;
@@ -78,10 +78,6 @@ async fn embedded<'a>(
     record.set_prompt_tokens(result.tokens);
     count(&app.metrics.prompt_tokens, result.tokens);
     Ok((name, result, load_time))
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn written(response: &impl Serialize) -> Result<Response, OllamaError> {

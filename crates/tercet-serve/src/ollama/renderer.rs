@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tercet_models::FinishReason;
 use tercet_models::answer::{AnswerEvent, ParsedAnswer};
 
+use super::nanoseconds;
 use crate::answer_stream::{AnswerEnd, AnswerPiece, AnswerRenderer, WholeAnswer};
 use crate::error::ApiError;
 use crate::logprobs::TokenLogprob;
@@ -81,7 +82,6 @@ impl OllamaRenderer {
 
     /// Adds the reason of the end, counts and times.
     fn add_end(&self, document: &mut Value, end: &AnswerEnd) {
-        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let total = self.began.elapsed();
         // The prompt was read when the first text came.
         let first = end

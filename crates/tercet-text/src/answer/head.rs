@@ -3,7 +3,7 @@
 use serde_json::value::RawValue;
 
 use super::format::{ArgumentsForm, CallBody, CallFormat, JsonCall};
-use super::marker::{MarkerMatch, TextMarker, blanks};
+use super::marker::{MarkerMatch, begins_any, blanks};
 
 /// Maximum nesting of the object of a call.
 const MAX_WRAPPERS: usize = 2;
@@ -123,17 +123,6 @@ pub(super) fn read_head(
             })
         }
     }
-}
-
-/// Whether a text begins with one of these markers.
-fn begins_any(markers: &[TextMarker], text: &str) -> MarkerMatch {
-    let found = markers.iter().map(|marker| marker.matches(text));
-    found.fold(MarkerMatch::No, |all, found| match (all, found) {
-        (MarkerMatch::Yes(_), _) => all,
-        (_, MarkerMatch::Yes(_)) => found,
-        (MarkerMatch::Partial, _) => all,
-        (MarkerMatch::No, found) => found,
-    })
 }
 
 /// The arguments of a call that has none, in this many objects.

@@ -10,7 +10,7 @@ use self::tags::PairValue;
 use super::arguments::{LiteralScanner, ObjectScanner, StringDecoder};
 use super::format::{ArgumentsForm, CallBody};
 use super::head::{ArgumentsStart, CallHead, HeadMatch, read_head};
-use super::marker::{MarkerMatch, TextMarker, blanks};
+use super::marker::{MarkerMatch, TextMarker, begins_any, blanks};
 use super::{AnswerEvent, AnswerFormat, AnswerTool, ParsedAnswer};
 
 /// Maximum bytes of the head of a call.
@@ -577,13 +577,7 @@ impl AnswerParser {
         if self.format.has_channels {
             closings = ["<|call|>", "<|end|>"].map(TextMarker::new).to_vec();
         }
-        let found = closings.iter().map(|marker| marker.matches(text));
-        found.fold(MarkerMatch::No, |all, found| match (all, found) {
-            (MarkerMatch::Yes(_), _) => all,
-            (_, MarkerMatch::Yes(_)) => found,
-            (MarkerMatch::Partial, _) => all,
-            (MarkerMatch::No, found) => found,
-        })
+        begins_any(&closings, text)
     }
 
     fn literals(&mut self, mut scanner: LiteralScanner) -> bool {

@@ -163,3 +163,14 @@ impl TextMarker {
 pub(super) fn blanks(text: &str) -> usize {
     text.len() - text.trim_start().len()
 }
+
+/// Whether a text begins with one of these markers.
+pub(super) fn begins_any(markers: &[TextMarker], text: &str) -> MarkerMatch {
+    let found = markers.iter().map(|marker| marker.matches(text));
+    found.fold(MarkerMatch::No, |all, found| match (all, found) {
+        (MarkerMatch::Yes(_), _) => all,
+        (_, MarkerMatch::Yes(_)) => found,
+        (MarkerMatch::Partial, _) => all,
+        (MarkerMatch::No, found) => found,
+    })
+}

@@ -128,6 +128,10 @@ impl LiteralRules<'_> {
         }
     }
 
+    fn no_value(&self) -> ConstraintError {
+        refused(format!("a schema of `{}` allows no value", self.tool))
+    }
+
     /// Adds a rule, and returns its name.
     fn rule(&mut self, grammar: &mut AnswerGrammar<'_>, body: &str) -> String {
         let name = format!("{}_{}", self.prefix, self.count);
@@ -204,10 +208,7 @@ impl LiteralRules<'_> {
             Value::Bool(true) => return Ok(ANY.to_string()),
             Value::Object(schema) => schema,
             _ => {
-                return Err(refused(format!(
-                    "a schema of `{}` allows no value",
-                    self.tool
-                )));
+                return Err(self.no_value());
             }
         };
         if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
@@ -351,10 +352,7 @@ impl LiteralRules<'_> {
             _ => Vec::new(),
         };
         match all.is_empty() {
-            true => Err(refused(format!(
-                "a schema of `{}` allows no value",
-                self.tool
-            ))),
+            true => Err(self.no_value()),
             false => Ok(self.rule(grammar, &all.join(" | "))),
         }
     }
